@@ -2,7 +2,7 @@
 // clang-format off
 /**
  * \file
- * The way to ask for the CPU by a function of the library instead of a call of the table.
+ * Requests the CPU with a function of the library instead of a call of the table.
  */
 #pragma once
 

@@ -4,7 +4,8 @@
  * \file
  * The general calls of ortrain for C++: objects that release what they own, and exceptions instead of statuses.
  *
- * Names and meaning are those of onnxruntime's C++ interface, limited to what training programs use.
+ * Names and meaning are those of onnxruntime's C++ interface, of which this header has the classes for sessions, values, graphs,
+ * compilation and custom operators.
  */
 #pragma once
 
@@ -2059,7 +2060,7 @@ struct OpAttrCalls : Holder {
 
   Status Bytes(OrtOpAttrType type, std::string& bytes) const {
     size_t size = 0;
-    GetApi().ReleaseStatus(GetApi().ReadOpAttr(this->p_, type, nullptr, 0, &size));  // fails, and tells the size
+    GetApi().ReleaseStatus(GetApi().ReadOpAttr(this->p_, type, nullptr, 0, &size));  // fails, but sets the size
     bytes.resize(size);
     return Status(GetApi().ReadOpAttr(this->p_, type, &bytes[0], size, &size));
   }
@@ -3565,7 +3566,7 @@ struct ShapeInferContext {
   ShapeInferContext(const OrtApi* ort_api, OrtShapeInferContext* context) : api_(ort_api), context_(context) {
     const auto count = detail::Asked<size_t>(context, ort_api->ShapeInferContext_GetInputCount);
     for (size_t i = 0; i < count; ++i) {
-      OrtTensorTypeAndShapeInfo* info = nullptr;  // which belongs to the context
+      OrtTensorTypeAndShapeInfo* info = nullptr;  // owned by the context
       ThrowOnError(ort_api->ShapeInferContext_GetInputTypeShape(context, i, &info));
       const ConstTensorTypeAndShapeInfo type(info);
       const std::vector<int64_t> dims = type.GetShape();
@@ -3663,8 +3664,8 @@ OrtStatus* Caught(F&& work) {
 /**
  * A custom operator. `TOp` derives from this and has the members GetName(), GetInputTypeCount(), GetInputType(index),
  * GetOutputTypeCount(), GetOutputType(index), and CreateKernel(const OrtApi&, const OrtKernelInfo*), which returns a new `TKernel`.
- * `TKernel` has Compute(OrtKernelContext*). With status, they are CreateKernelV2(const OrtApi&, const OrtKernelInfo*, void**) and
- * ComputeV2(OrtKernelContext*), and return one. `TOp` may have a static InferOutputShape(ShapeInferContext&).
+ * `TKernel` has Compute(OrtKernelContext*). If they return a status, they are CreateKernelV2(const OrtApi&, const OrtKernelInfo*, void**) and
+ * ComputeV2(OrtKernelContext*). `TOp` may have a static InferOutputShape(ShapeInferContext&).
  */
 template <typename TOp, typename TKernel, bool WithStatus = false>
 struct CustomOpBase : OrtCustomOp {
@@ -3690,7 +3691,7 @@ struct CustomOpBase : OrtCustomOp {
     SetShapes(detail::HasShapes<TOp>());
   }
 
-  // What most operators leave as it is.
+  // Defaults that suit most operators.
   const char* GetExecutionProviderType() const { return nullptr; }
   OrtCustomOpInputOutputCharacteristic GetInputCharacteristic(size_t) const { return INPUT_OUTPUT_REQUIRED; }
   OrtCustomOpInputOutputCharacteristic GetOutputCharacteristic(size_t) const { return INPUT_OUTPUT_REQUIRED; }

@@ -2,7 +2,7 @@
 // clang-format off
 /**
  * \file
- * 16-bit floating-point numbers for C++, which has none: their bits, and conversions from and to float.
+ * 16-bit floating-point numbers, which C++ lacks: their bits, and conversions from and to float.
  *
  * Ort::Float16_t and Ort::BFloat16_t of onnxruntime_cxx_api.h derive from these.
  */
@@ -51,7 +51,7 @@ struct Float16Impl {
     if (magnitude >= 0x477FF000) return static_cast<uint16_t>(sign | kPositiveInfinityBits);  // 65520 and more
     const uint32_t exponent = magnitude >> 23;
     if (exponent >= 113) return static_cast<uint16_t>(sign | detail::RoundedShift(magnitude - (112u << 23), 13));
-    if (exponent < 102) return static_cast<uint16_t>(sign);  // less than half of the least number
+    if (exponent < 102) return static_cast<uint16_t>(sign);  // less than half of the smallest number above zero
     const uint32_t fraction = (magnitude & 0x7FFFFF) | 0x800000;
     return static_cast<uint16_t>(sign | detail::RoundedShift(fraction, 126 - exponent));
   }

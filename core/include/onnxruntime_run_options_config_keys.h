@@ -5,7 +5,7 @@
  * Keys of the configuration entries of run options that onnxruntime has, under its names.
  *
  * AddRunConfigEntry takes any of them.
- * An entry that is not honoured is kept and changes nothing.
+ * The library stores all entries; those that it does not use have no effect.
  */
 #pragma once
 

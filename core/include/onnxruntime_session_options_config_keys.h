@@ -5,7 +5,7 @@
  * Keys of the configuration entries of session options that onnxruntime has, under its names.
  *
  * AddSessionConfigEntry takes any of them. ortrain has further entries, which begin with ortrain.
- * An entry that is not honoured is kept and changes nothing.
+ * The library stores all entries; those that it does not use have no effect.
  */
 #pragma once
 

@@ -1192,8 +1192,8 @@ struct OrtrainApi {
 };
 
 /**
- * The table for a version from ORTRAIN_FIRST_API_VERSION to ORTRAIN_API_VERSION. For any other version null, and a line on
- * the standard error says so. Pass ORTRAIN_API_VERSION.
+ * The table for a version from ORTRAIN_FIRST_API_VERSION to ORTRAIN_API_VERSION. For any other version, returns null and writes
+ * a line to the standard error. Pass ORTRAIN_API_VERSION.
  */
 ORT_EXPORT const OrtrainApi* ORT_API_CALL OrtrainGetApi(uint32_t version) NO_EXCEPTION;
 

@@ -6,7 +6,7 @@
 
 #if defined(__ELF__)
 
-// They do not call the exported functions: the loader may take those for the very versions that are defined here.
+// These functions do not call the exported ones: the loader may bind such a call to the versions that are defined here.
 extern "C" {
 
 ORT_EXPORT const OrtApiBase* onnxruntime_api_base() noexcept { return ortrain::capi::api_base(); }

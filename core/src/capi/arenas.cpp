@@ -9,7 +9,7 @@
 namespace ortrain::capi {
 namespace {
 
-// One allocator serves a device, however it allocates there.
+// A device has one allocator, whatever kind of allocator a program asks for.
 bool same_place(const OrtMemoryInfo& a, const OrtMemoryInfo& b) { return a.name == b.name && a.id == b.id; }
 
 OrtAllocator* shared_allocator(const OrtEnv& env, const OrtMemoryInfo& info) {

@@ -27,7 +27,7 @@ void give_model(const Model& model, OrtAllocator* allocator, void** out, size_t*
   give(write_model(model), allocator, out, out_length);
 }
 
-// The values that another one is computed from, and that one itself.
+// A value and all values from which it is computed.
 std::unordered_set<std::string> values_before(const Graph& graph, const std::string& value) {
   std::unordered_set<std::string> before{value};
   for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node)

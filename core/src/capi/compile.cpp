@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint32_t kMustCompileNodes = 1, kMustNotReplace = 2;  // the flags
 
-// Releases a status of the program, and throws what it says.
+// Releases a status of the program, and throws its error.
 void check(OrtStatus* status, const char* what) {
   if (status == nullptr) return;
   const auto code = static_cast<ErrorCode>(GetErrorCode(status));
@@ -51,7 +51,7 @@ BuiltModel read(const OrtModelCompilationOptions& options) {
   return out;
 }
 
-// Where to write if the options do not say it.
+// The path to which the model is written if the options state none.
 std::filesystem::path default_output(const OrtModelCompilationOptions& options) {
   const auto* input = std::get_if<std::filesystem::path>(&options.input);
   require(input != nullptr, ErrorCode::kInvalidArgument,
@@ -61,7 +61,7 @@ std::filesystem::path default_output(const OrtModelCompilationOptions& options) 
   return input->parent_path() / name;
 }
 
-// A copy of a text in memory of the caller's allocator, which is freed unless it is given.
+// A copy of a text in memory of the caller's allocator. It is freed unless the caller gets it.
 class Copy {
  public:
   Copy(const OrtModelCompilationOptions::Buffer& buffer, const std::string& text)
@@ -214,12 +214,12 @@ void CompileModel(const OrtEnv*, const OrtModelCompilationOptions* model_options
   require(path.empty() || (options.flags & kMustNotReplace) == 0 || !std::filesystem::exists(path),
           ErrorCode::kFail, "the file ", to_utf8(path), " exists, and the flags forbid replacing a file");
 
-  // What passes of higher levels make is for this version of the library only.
+  // Nodes that passes of higher levels make can be run only by this version of the library.
   if (options.level >= static_cast<int>(PassLevel::kBasic))
     run_passes(model, PassPhase::kSession, options.settings.config, static_cast<int>(PassLevel::kBasic),
                "compiled");
   constexpr int64_t kInitializersAreInputs =
-      3;  // up to this IR version, whether a run may replace them or not
+      3;  // up to this IR version, every initializer of a model is an input too
   if (model.ir_version > kInitializersAreInputs)
     model.graph.inputs.insert(model.graph.inputs.end(), notes.overridable.begin(), notes.overridable.end());
   std::string weights;
@@ -254,7 +254,7 @@ size_t ExternalInitializerInfo_GetByteSize(const OrtExternalInitializerInfo* inf
   return info ? info->bytes : 0;
 }
 
-// ---- what a compiled model says about itself ----
+// ---- metadata of a compiled model ----
 
 namespace {
 

@@ -147,7 +147,7 @@ class ProgramNode : public CustomNode {
   void run(DynamicContext& c) override;
 
  private:
-  // The types of outputs that depend on those of inputs which only a run shows.
+  // Finds the types of outputs that depend on types of inputs which only a run shows.
   void find_types(DynamicContext& c);
   bool fits(const OrtCustomOp& op, const std::vector<DType>& inputs) const {
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -156,7 +156,7 @@ class ProgramNode : public CustomNode {
     }
     return true;
   }
-  // Why no kernel takes inputs of these types.
+  // Explains why no kernel takes inputs of these types.
   std::string mismatch(const std::vector<DType>& inputs) const {
     const auto list = [&](auto&& type_of) {
       std::string text;
@@ -297,7 +297,7 @@ void ProgramNode::find_types(DynamicContext& c) {
     if (info_.outputs[o].dtype == DType::kUndefined) info_.outputs[o].dtype = stated_type(*op_, o, types);
 }
 
-// The version range of an operator, which older ones do not have.
+// Whether an operator exists in an operator set. Operators of older API versions exist in all of them.
 bool is_of_version(const OrtCustomOp& op, int64_t opset) {
   if (op.version < kShapesSince) return true;
   const int64_t start = op.GetStartVersion ? op.GetStartVersion(&op) : 1;
@@ -318,7 +318,7 @@ void call_registration(Register registration, OrtSessionOptions* options, const 
   expect_ok(registration(options, api_base()), of);
 }
 
-// The library and its function.
+// Opens a library of operators.
 void* open_library(const std::filesystem::path& path) {
   std::string why;
   void* library = system::open_library(path, why);

@@ -10,7 +10,7 @@
 #include "op/signature.h"
 #include "runtime/path.h"
 
-// ---- what handles know ----
+// ---- contents of handles ----
 
 OrtNode::OrtNode(ortrain::Node given) : node(std::move(given)) {
   for (const auto& [name, attribute] : node.attributes) attributes.push_back({name, attribute});
@@ -176,7 +176,7 @@ void check_room(size_t room, size_t count, const char* what) {
           ", found room for ", room);
 }
 
-// Copies what `get` makes of each item to where the caller has room.
+// Copies the result of `get` for each item to the caller's array.
 template <typename Items, typename Out, typename Get>
 void give(const Items& items, Out* out, size_t room, const char* what, Get&& get) {
   check_room(room, items.size(), what);
@@ -195,7 +195,7 @@ std::vector<std::string> names_of(const std::vector<std::unique_ptr<OrtValueInfo
   return names;
 }
 
-// The initializer that a value is, here or in a graph around.
+// The initializer of that name, in this graph or in a graph around it.
 const OrtGraph::Initializer* initializer_of(const OrtGraph& graph, const std::string& name) {
   const OrtGraph* at = &graph;
   while (at->is_outer(name)) at = at->parent->graph;
@@ -516,7 +516,7 @@ void ModelGetGraph(const OrtModel* model, const OrtGraph** graph) { *graph = mod
 void SerializeModel(const OrtModel* model, OrtAllocator* allocator, void** out, size_t* out_length) {
   Model checked = check_built(built(*model, Initializers::kShared).model, {});
   checked.graph.name =
-      model->graph->name;  // sessions of built models have graphs without names, ONNX files have not
+      model->graph->name;  // a session of a built model accepts a graph without a name, an ONNX file does not
   const std::string content = write_model(checked);
   *out = allocate(allocator, content.size());
   std::memcpy(*out, content.data(), content.size());

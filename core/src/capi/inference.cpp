@@ -39,10 +39,10 @@ constexpr bool kTakesMaps = is_built("ai.onnx.ml", "ZipMap") || is_built("ai.onn
 
 constexpr const char* kRecordsParts = "session.record_ep_graph_assignment_info";
 
-// What a session is asked for in one run.
+// The inputs and requested outputs of one run.
 struct Request {
   GivenValues inputs;
-  std::map<std::string, std::shared_ptr<OrtSparseTensor>> sparse;  // that may be passed through
+  std::map<std::string, std::shared_ptr<OrtSparseTensor>> sparse;  // inputs that may be passed through
   std::vector<std::string> outputs;
 };
 
@@ -100,7 +100,8 @@ void run(OrtSession& session, const Request& request, const RunOptions* options,
   }
 }
 
-// The inputs and outputs of the model, where some are sparse and have become others.
+// Lists the inputs and outputs of the model, with sparse ones in place of the dense tensors that the session
+// runs on.
 void show_sparse(OrtSession& session) {
   const std::map<std::string, SparsePort>& ports = session.sparse.inputs;
   std::set<std::string> added;

@@ -1,4 +1,4 @@
-// What custom operators do while they run: inputs, outputs, memory, threads, other operators.
+// Calls that custom operators make while they run: inputs, outputs, memory, threads, other operators.
 #include "capi/generated/bodies.h"
 #include "capi/guard.h"
 #include "capi/handles.h"
@@ -22,7 +22,7 @@ void finish_outputs(OrtKernelContext& context) {
   for (size_t o = 0; o < context.outputs.size(); ++o) {
     if (!context.outputs[o]) continue;
     const Tensor& made = tensor_of(*context.outputs[o]);
-    if (made.dtype() != DType::kString) continue;  // others are where they belong
+    if (made.dtype() != DType::kString) continue;  // other outputs are already in their place
     const Tensor& place = context.run.out(o, DType::kString, made.shape());
     for (int64_t i = 0; i < made.size(); ++i) text_places(place)[i] = keep_text(*text_places(made)[i]);
   }

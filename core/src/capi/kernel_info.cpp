@@ -1,4 +1,4 @@
-// What custom operators ask about their nodes, and the attributes of nodes.
+// Calls with which custom operators ask about their nodes, and the attributes of nodes.
 #include <cstring>
 
 #include "capi/generated/bodies.h"
@@ -54,7 +54,7 @@ const ValueInfo& at(const std::vector<ValueInfo>& values, size_t index, const ch
   return item(values, index, what);
 }
 
-// An input or output that is there, unlike an optional one that the node leaves out.
+// An input or output that the node has; throws for an optional one that the node leaves out.
 const ValueInfo& given(const std::vector<ValueInfo>& values, size_t index, const char* what) {
   const ValueInfo& value = at(values, index, what);
   require(!value.name.empty(), ErrorCode::kInvalidGraph, "the node omits its optional ", what, " ", index,

@@ -12,7 +12,7 @@
 namespace ortrain::capi {
 namespace {
 
-// What the default allocator has given out. Steps allocate nothing through it.
+// Counts and sizes of the default allocator's blocks. Steps allocate nothing through this allocator.
 struct Statistics {
   std::atomic<size_t> count{0}, in_use{0}, most{0}, largest{0};
 };

@@ -1,4 +1,4 @@
-// What a model states about itself, and pairs of keys and values.
+// The metadata of models, and pairs of keys and values.
 #include <memory>
 
 #include "capi/generated/bodies.h"

@@ -65,7 +65,8 @@ ValueInfo info_of(const OrtValueInfo& value) {
   return info;
 }
 
-// A Constant in which the value has the name of another kind, which onnxruntime accepts.
+// Gives the value of a Constant the attribute name of its type. onnxruntime accepts a value under the name of
+// another type.
 void name_constant(Node& node) {
   if (!node.domain.empty() || node.op_type != "Constant" || node.attributes.size() != 1) return;
   struct Name {

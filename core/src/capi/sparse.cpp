@@ -14,7 +14,7 @@
 namespace ortrain::capi {
 namespace {
 
-// ---- what a sparse tensor may hold ----
+// ---- types and formats of sparse tensors ----
 
 const OrtSparseTensor& sparse_of(const OrtValue& value) {
   require(value.sparse != nullptr, ErrorCode::kRuntimeException, "the value is ",
@@ -117,7 +117,7 @@ Tensor copied(OrtAllocator* allocator, DType dtype, const Shape& shape, const vo
   return to;
 }
 
-// A tensor that takes copies, and one that uses what it is given.
+// A sparse tensor that takes copies, and a sparse tensor that uses memory of the caller.
 OrtSparseTensor& to_fill(const OrtValue& value) {
   OrtSparseTensor& tensor = unfilled(value);
   require(tensor.allocator != nullptr, ErrorCode::kFail,
@@ -327,7 +327,7 @@ SparsePorts take_sparse(Model& model, const ModelNotes& notes) {
     const std::vector<Dim> any(2);
     const std::vector<Dim>& dims = input.dims ? *input.dims : any;
     const Dim none{0, ""}, pair{2, ""};
-    // Without elements, so that a shape is all it has.
+    // The input for the shape has a last dimension of 0: without elements, it carries dimensions only.
     std::vector<Dim> carried = dims;
     carried.push_back(none);
     added.push_back({port.indices, DType::kInt64, std::vector<Dim>{Dim(), pair}});

@@ -391,7 +391,7 @@ void GetMapValueType(const OrtMapTypeInfo* map_type_info, OrtTypeInfo** type_inf
   *type_info = new OrtTypeInfo(*map_type_info->value);
 }
 void GetDenotationFromTypeInfo(const OrtTypeInfo*, const char** const denotation, size_t* len) {
-  *denotation = "";  // models hardly use these, so they are not kept
+  *denotation = "";  // denotations are rare in models, so they are not kept
   *len = 0;
 }
 void GetTensorElementTypeAndShapeDataReference(const OrtValue* value, ONNXTensorElementDataType* elem_type,

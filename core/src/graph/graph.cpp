@@ -85,7 +85,8 @@ struct Scope {
   }
 };
 
-// The nodes of one cycle among those that a sort could not place, each followed by one that waits for it.
+// The nodes of a cycle among the nodes that a sort could not place. Each is followed by a node that waits for
+// it.
 std::string describe_cycle(const std::vector<Node>& nodes, const std::vector<std::vector<size_t>>& needs,
                            const std::vector<bool>& placed) {
   size_t at = 0;

@@ -33,7 +33,7 @@ onnx::ModelProto parse(const char* data, size_t bytes, ModelFormat format) {
   return proto;
 }
 
-// Runs `read` and `check`, and adds to their errors what was being read.
+// Runs `read` and `check`, and adds to their errors which model was being read.
 template <typename F>
 Model with_origin(const std::string& origin, void (*check)(const Model&), F&& read) {
   try {

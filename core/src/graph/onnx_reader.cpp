@@ -21,14 +21,15 @@ constexpr int kMaxFunctionDepth = 100;
 // Functions that call each other can expand to more nodes than fit in memory.
 constexpr size_t kMaxInlined = 200'000;
 constexpr int64_t kAddedOpset = 17;  // of a model that imports none of the ONNX operators
-// Of other domains that a model uses without importing them, as models with custom operators often do.
+// The version of other domains that a model uses without importing them, as models with custom operators
+// often do.
 constexpr int64_t kUnstatedOpset = 1;
 
 // "ai.onnx" and "" are one domain.
 std::string domain_name(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
 std::string shown_domain(const std::string& domain) { return domain.empty() ? "ai.onnx" : domain; }
 
-// Text for a message, built only when the message is: most are never needed.
+// Text for a message, built only if the message is needed, which is rare.
 template <typename F>
 struct Lazy {
   F text;
@@ -95,7 +96,7 @@ class Reader {
     return std::move(model_);
   }
 
-  // What the main graph states besides; after read(), which gave `graph`.
+  // The facts besides the graph that the model states. For use after read(), which returned `graph`.
   ModelNotes notes(const Graph& graph) const {
     ModelNotes notes;
     notes.maps = maps_;
@@ -144,16 +145,17 @@ class Reader {
               " of the ONNX operators; versions ", kOldestOpset, " to ", kNewestOpset, " are supported");
   }
 
-  // The value of an initializer: the model's, or the one that was given in its place.
+  // The place of an initializer's data, as the model states it.
   static ExternalPlace place_of(const onnx::TensorProto& proto, size_t bytes) {
     ExternalPlace place{"", 0, bytes};
     for (const auto& entry : proto.external_data) {
       if (entry.key == "location") place.file = text_of(entry.value);
-      if (entry.key == "offset") place.offset = std::stoll(text_of(entry.value));  // which has just been read
+      if (entry.key == "offset") place.offset = std::stoll(text_of(entry.value));  // read_tensor() used it
     }
     return place;
   }
 
+  // The value of an initializer: that of the model, or the value that was given in its place.
   Tensor initializer(const onnx::TensorProto& proto) {
     auto given = given_.external.find(proto.name);
     if (given != given_.external.end()) {
@@ -287,7 +289,7 @@ class Reader {
     read_tensor_type(*type->tensor_type, value);
   }
 
-  // Of a tensor or a sparse one.
+  // Reads the type of a tensor or of a sparse tensor.
   static void read_tensor_type(const onnx::TypeProto::Tensor& type, ValueInfo& value) {
     value.dtype = static_cast<DType>(type.elem_type.value_or(0));
     require(value.dtype == DType::kUndefined || bits_of(value.dtype) > 0, ErrorCode::kNotImplemented,

@@ -142,7 +142,7 @@ uint64_t parse_size(const std::string& text, const char* key) {
   return value;
 }
 
-// A mapping of a file, the one that the process has of it already if there is one.
+// A mapping of a file. If the process already has a mapping of the file, it is shared.
 std::shared_ptr<const std::byte> mapping_of(const system::File& file, const std::filesystem::path& path,
                                             size_t bytes) {
   // New contents have another time: files are replaced, not changed.

@@ -163,7 +163,7 @@ class OrtReader {
         return for_each(from.ints(), [&](int64_t item) { attribute.ints.push_back(item); });
       case Type::STRINGS:
         return for_each(from.strings(), [&](const auto* item) { attribute.strings.push_back(text(item)); });
-      default:  // of a kind that no operator here has: what reads the message rejects it by that
+      default:  // a kind that no operator here has: the reader of the message rejects it
         return;
     }
   }
@@ -191,7 +191,7 @@ class OrtReader {
     for_each(from.node_args(), [&](const ort::ValueInfo* item) {
       if (item->name() != nullptr) types.emplace(text(item->name()), item->type());
     });
-    // Values of the graphs around this one are listed too, and are left to these.
+    // The list also has values of the graphs around this one, which those graphs state.
     std::unordered_set<std::string> stated;
     const auto state = [&](const std::string& name, onnx::ValueInfoProto& value) {
       value.name = name;
@@ -225,7 +225,7 @@ onnx::ModelProto parse_ort_model(const void* data, size_t bytes) {
          describe_content(data, bytes));
   require(bytes < FLATBUFFERS_MAX_BUFFER_SIZE, ErrorCode::kFail, "it has ", bytes,
           " bytes, more than a file in ORT format can have (2 GB)");
-  // The format's numbers are read in place, from addresses that suit them.
+  // Numbers are read in place, so the data must be at an aligned address.
   std::shared_ptr<uint64_t[]> copy;
   const auto* begin = static_cast<const uint8_t*>(data);
   if (reinterpret_cast<uintptr_t>(begin) % sizeof(uint64_t) != 0) {

@@ -26,7 +26,7 @@ static_assert(std::size(kKinds) == std::variant_size_v<Attribute>);
 
 constexpr size_t kLargest = (size_t{1} << 31) - (size_t{1} << 20);
 
-// What the subgraphs of a node read from the graphs around it, each value once.
+// The values that the subgraphs of a node read from the graphs around it, each value once.
 std::vector<std::string> implicit_inputs(const Node& node) {
   std::vector<std::string> read = values_read(node);
   const auto own = std::count_if(node.inputs.begin(), node.inputs.end(),
@@ -45,7 +45,7 @@ class OrtWriter {
     const Offset<ort::Graph> graph = write_graph(model_.graph);
     std::vector<Offset<ort::OperatorSetId>> opsets;
     std::map<std::string, int64_t> imported = model_.opsets;
-    // onnxruntime rewrites what it reads with operators of this domain.
+    // onnxruntime rewrites models with operators of this domain when it reads them.
     imported.emplace("com.microsoft", 1);
     for (const auto& [domain, version] : imported)
       opsets.push_back(ort::CreateOperatorSetId(builder_, text(domain), version));
@@ -192,7 +192,7 @@ class OrtWriter {
     return edges;
   }
 
-  // All values of the graph, those of outer graphs that it reads included, with what is known about them.
+  // All values of the graph with their known types, also values of outer graphs that it reads.
   std::vector<Offset<ort::ValueInfo>> write_values(const Graph& graph) {
     const std::map<std::string, ValueInfo> values(graph.value_info.begin(), graph.value_info.end());
     std::vector<Offset<ort::ValueInfo>> infos;
@@ -220,7 +220,8 @@ class OrtWriter {
                             texts(names(graph.outputs)));
   }
 
-  // Which inputs and outputs share a type, of every operator. Nothing if that is not known of one of them.
+  // Which inputs and outputs share a type, for every operator. Nothing if that is not known for one of the
+  // operators.
   Offset<ort::KernelTypeStrResolver> write_type_parameters() {
     if (!all_known_) return {};
     std::vector<Offset<ort::OpIdKernelTypeStrArgsEntry>> operators;

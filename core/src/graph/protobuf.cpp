@@ -208,7 +208,8 @@ std::string_view bytes_of(Kind kind, const void* from) {
                              : *static_cast<const std::string_view*>(from);
 }
 
-// Lengths come before what they measure, so all are found first, in the order in which they are written.
+// A length precedes the data that it measures, so all lengths are found first, in the order in which they are
+// written.
 class Sizes {
  public:
   size_t of_message(const Type& type, const void* message) {

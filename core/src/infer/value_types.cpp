@@ -42,7 +42,7 @@ struct Unknown : Error {
 
 }  // namespace
 
-// What a shape rule sees in one of the two runs. Throws if an input is not known.
+// The node and inputs that a shape rule sees in one of the two runs. Throws if an input is not known.
 class NumberedShapes : public ShapeContext {
  public:
   NumberedShapes(const ValueTypes& types, const Node& node, int run)
@@ -78,7 +78,7 @@ class NumberedShapes : public ShapeContext {
   }
   void output(size_t o, DType dtype, Shape shape) override {
     if (o >= shapes_out.size()) return;
-    element_count(shape);  // rejects what cannot be
+    element_count(shape);  // rejects impossible shapes
     types_out[o] = dtype;
     shapes_out[o] = std::move(shape);
   }
@@ -114,7 +114,7 @@ class NumberedRun : public KernelContext {
     }
   }
 
-  // Whether all inputs are known, small, and of types that kernels take as they are.
+  // Whether all inputs are known, small, and of types that kernels take without a conversion.
   bool is_small() const {
     const auto small = [](DType dtype, const Shape& shape) {
       return elements_to_visit(shape) <= kMost && dtype != DType::kString && wide_of(dtype) == dtype;
@@ -182,7 +182,6 @@ class NumberedRun : public KernelContext {
   std::vector<Tensor> results;
 };
 
-// What the type rule of an operator with data-dependent shapes sees.
 // A node as its type rule sees it.
 class NodeView : public TypeContext {
  public:
@@ -216,7 +215,7 @@ class NodeView : public TypeContext {
   const Node& node_;
 };
 
-// Notes what the rule states about the outputs.
+// Notes the types that the rule states about the outputs.
 class NodeTypes : public NodeView {
  public:
   NodeTypes(ValueTypes& types, const Node& node) : NodeView(types, node), types_(types) {}
@@ -250,7 +249,7 @@ class NodeTypes : public NodeView {
   ValueTypes& types_;
 };
 
-// Notes what the rule passes to a subgraph; of several times, the last.
+// Notes the inputs that the rule passes to a subgraph; if it does so several times, the last ones.
 class SubgraphInputs : public NodeView {
  public:
   SubgraphInputs(const ValueTypes& types, const Node& node, const std::string& attribute)
@@ -279,7 +278,7 @@ std::vector<ValueInfo> ValueTypes::subgraph_inputs(const Node& node, const std::
   try {
     op->rules.types(inputs);
   } catch (const Error&) {
-    // The rule needs more than is known; what it passed before is kept.
+    // The rule needs facts that are not known; the inputs that it passed before are kept.
   }
   return std::move(inputs.passed);
 }
@@ -420,7 +419,7 @@ std::optional<Shape> ValueTypes::shape(const std::string& value, int run) const 
   try {
     element_count(shape);
   } catch (const Error&) {
-    return std::nullopt;  // the model states what no value can have
+    return std::nullopt;  // no value can have the shape that the model states
   }
   return shape;
 }
@@ -460,10 +459,10 @@ void ValueTypes::apply_shape_rule(const Operator& op, const Node& node, Numbered
     op.rules.shape(first);
     op.rules.shape(second);
   } catch (const Unknown&) {
-    // The rule needs something that is known only later; what it stated before is kept, and so is what the
-    // model states.
+    // The rule needs facts that are known only later. Types and shapes that it stated before are kept, and so
+    // are those that the model states.
   } catch (const DataDependent&) {
-    // The same.
+    // As above: the shape depends on the elements of an input.
   } catch (const Error& error) {
     if (is_exact(node) && !first.asked_for_statement) problem(error.message());
   }
@@ -484,7 +483,7 @@ void ValueTypes::run_on_known(const Operator& op, NumberedShapes& first, Numbere
   }
 }
 
-// What the two runs found for output o.
+// Records the results of the two runs for output o.
 void ValueTypes::record(const std::string& name, size_t o, const NumberedShapes& first,
                         const NumberedShapes& second) {
   ValueInfo& known = info_[name];
@@ -565,7 +564,7 @@ void forget_made_up_names(ValueInfo& info) {
 
 std::vector<ValueInfo> inferred_outputs(const Model& model, bool name_all) {
   const ValueTypes types(model);
-  std::unordered_map<std::string, std::string> names;  // for those invented by ValueTypes
+  std::unordered_map<std::string, std::string> names;  // for the names that ValueTypes invented
   std::vector<ValueInfo> outputs;
   for (const ValueInfo& stated : model.graph.outputs) {
     ValueInfo& output = outputs.emplace_back(types.info(stated.name));

@@ -1,4 +1,4 @@
-// Adds what follows the gradients in a training graph: a buffer for each weight, in which the gradients of
+// Adds the nodes after the gradients of a training graph: a buffer for each weight, in which the gradients of
 // several runs add up, and the norm of all gradients. A process that trains together with others gets the
 // norm as an input, because the norm depends on the gradients of all processes.
 #include "legacy/accumulation.h"
@@ -33,7 +33,7 @@ void accumulate(GraphDraft& d) {
 
 GradientNorm add_norm(GraphDraft& d) {
   GradientNorm norm;
-  if (d.is_shared()) {  // other processes have a part in it
+  if (d.is_shared()) {  // the gradients of other processes count too
     norm.value = "global_gradient_norm";
     require(d.graph.unique_name(norm.value) == norm.value, ErrorCode::kInvalidArgument,
             "the model has a value \"", norm.value, "\" already, which is an input of the update");

@@ -1,6 +1,6 @@
-// How nodes, constants, inputs, outputs and states are added to a training graph under names that are free.
-// All parts of the construction use these functions, and each part is in a separate file. The file also
-// writes a draft to a file, for the option that names one, and computes halves and slices of weights.
+// Functions that add nodes, constants, inputs, outputs and states to a training graph under free names. All
+// parts of the construction use them, and each part is in a separate file. This file also writes a draft to
+// the file that an option names, and computes halves and slices of weights.
 #include "legacy/graph_draft.h"
 
 #include <algorithm>

@@ -25,7 +25,8 @@
 namespace ortrain {
 namespace {
 
-// Has gradients of layer normalizations read the output instead of the input, which need not be kept then.
+// Has gradients of layer normalizations read the output instead of the input, so that the input need not be
+// kept.
 void use_outputs_of_normalizations(Graph& graph) {
   std::unordered_map<std::string, Node> producers;
   for (const Node& node : graph.nodes)
@@ -38,7 +39,7 @@ void use_outputs_of_normalizations(Graph& graph) {
   }
 }
 
-// What nodes produce once a session has fused them.
+// The values that a graph still has after a session has fused its nodes.
 std::unordered_set<std::string> values_after_passes(const GraphDraft& d) {
   Model model = d.out.model;
   for (const std::string& weight : d.weights)
@@ -50,7 +51,7 @@ std::unordered_set<std::string> values_after_passes(const GraphDraft& d) {
   return values;
 }
 
-// What the recompute options name is computed again for the gradients.
+// Has the values that the recompute options name computed again for the gradients.
 void add_recomputation(GraphDraft& d, const std::unordered_set<std::string>& forward_values) {
   std::set<std::string> values;
   Graph forward = d.graph;
@@ -60,7 +61,8 @@ void add_recomputation(GraphDraft& d, const std::unordered_set<std::string>& for
   });
   if (d.p.gelu_recompute) values.merge(gelu_outputs(forward));
   if (d.p.attn_dropout_recompute) {
-    // Attention in one node recomputes them anyway, and a second copy would keep nodes from being fused.
+    // The node of a fused attention recomputes its inner values anyway, and second copies of them would
+    // prevent the fusion.
     const std::unordered_set<std::string> kept = values_after_passes(d);
     for (const std::string& value : attention_dropout_outputs(forward))
       if (kept.count(value)) values.insert(value);

@@ -1,5 +1,5 @@
 // Adds one optimizer node for each weight to a training graph, with its moments and counts as states. The
-// three optimizers differ in their inputs, outputs and attributes, so a table lists what each has. The nodes
+// three optimizers differ in their inputs, outputs and attributes, so a table lists those of each. The nodes
 // only describe the step: ops/optimizer_steps.cpp computes it.
 #include "legacy/graph_optimizers.h"
 
@@ -45,7 +45,7 @@ const std::map<std::string, T>& attributes(const AttributeMap<T>& map, const cha
   return at->second;
 }
 
-// Of a weight's attributes, those that the optimizer has.
+// Those of the given attributes that the optimizer has.
 template <typename T>
 std::map<std::string, T> known_attributes(const std::map<std::string, T>& given,
                                           const std::vector<const char*>& names) {
@@ -139,7 +139,7 @@ class OptimizerNodes {
     return node;
   }
 
-  // Adds the node. Its output of that number is produced when the weight is updated.
+  // Adds the node, whose output number `updated` is produced when the weight is updated.
   void push(Node node, const Update& update, size_t updated) {
     for (std::string& output : node.outputs)
       if (!output.empty()) output = d_.graph.unique_name(output);
@@ -220,7 +220,7 @@ class OptimizerNodes {
     return correct;
   }
 
-  // A node for each weight; the last one counts.
+  // Adds a node for each weight; the last node counts the steps.
   void add_lamb() {
     const std::map<std::string, float> ratios = lamb_ratios();
     const int64_t correct = lamb_bias_correction();
@@ -255,7 +255,7 @@ class OptimizerNodes {
     }
   }
 
-  // After its weight was updated a gradient starts over.
+  // Clears each gradient after its weight was updated.
   void clear_gradients() {
     for (const std::string& weight : d_.weights) {
       // With ZeRO, other processes update some of the weights.
@@ -275,10 +275,10 @@ class OptimizerNodes {
   GraphDraft& d_;
   const OptimizerKind& kind_;
   const std::string norm_, finite_;  // empty: none
-  std::string scale_;                // by which gradients are too large; empty: 1
+  std::string scale_;                // the factor in the gradients; empty: 1
   std::vector<Update> updates_;
-  std::map<std::string, std::string> updated_;  // what an optimizer node produces, by weight
-  std::vector<std::string> cleared_;            // what nodes produce that clear gradients
+  std::map<std::string, std::string> updated_;  // outputs of optimizer nodes, by weight
+  std::vector<std::string> cleared_;            // outputs of nodes that clear gradients
 };
 
 }  // namespace

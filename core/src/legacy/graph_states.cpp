@@ -43,7 +43,7 @@ GraphStates::GraphStates(const std::vector<GraphState>& all, const std::string& 
   std::vector<const GraphState*> parts;
   for (const GraphState& state : all) {
     (state.view_of.empty() ? by_role[state.role] : parts).push_back(&state);
-    if (!state.view_of.empty()) orders.erase(state.weight);  // a part is so many elements in row-major order
+    if (!state.view_of.empty()) orders.erase(state.weight);  // a part is a range in row-major order
     if (state.role == StateRole::kWeight) weight_of_[state.name] = state.weight;
     if (state.role == StateRole::kMixedPrecision && state.view_of.empty())
       copy_of_[state.weight] = state.name;
@@ -147,7 +147,7 @@ void GraphStates::set(const std::string& name, const Tensor& value) {
   if (const auto weight = weight_of_.find(name); weight != weight_of_.end()) renew_copy(weight->second);
 }
 
-// The 16-bit copy of a weight follows it.
+// Updates the 16-bit copy of a weight.
 void GraphStates::renew_copy(const std::string& weight) {
   const auto copy = copy_of_.find(weight);
   if (copy == copy_of_.end()) return;

@@ -1,6 +1,6 @@
 // Two rewrites of a forward model for computing in 16 bits. The first one has nodes compute in float16 and
 // adds conversions where types differ. The second one moves the conversions of a model past nodes that can
-// compute in 16 bits, so that more nodes do. Both use the same rule for which nodes can.
+// compute in 16 bits, so that more nodes compute in 16 bits. One rule decides for both which nodes can.
 #include "legacy/half_precision.h"
 
 #include <algorithm>
@@ -37,8 +37,8 @@ Node cast(const Graph& graph, const std::string& from, const std::string& to, DT
   return node;
 }
 
-// The nodes between the last weights and the loss, itself included: neither they nor any node between them
-// and the loss reads a weight.
+// The nodes from the last weights to the loss, with the node of the loss: no weight is read by them or by a
+// node between them and the loss.
 std::unordered_set<size_t> loss_part(const Graph& graph, const std::set<std::string>& weights,
                                      const std::string& loss) {
   std::unordered_map<std::string, size_t> producer;
@@ -75,15 +75,15 @@ std::map<std::string, std::string> use_half_precision(Model& model, const std::s
   std::map<std::string, std::string> halves;
   std::unordered_set<std::string> is_half, half_names;            // values that were float32, and conversions
   std::unordered_map<std::string, std::string> half_of, full_of;  // conversions by their values
-  std::unordered_set<std::string> captured;                       // read by subgraphs, which stay as they are
+  std::unordered_set<std::string> captured;                       // read by subgraphs, which stay unchanged
   for (const Node& node : graph.nodes)
     if (has_subgraph(node))
       for (const std::string& value : values_read(node)) captured.insert(value);
   const auto is_float = [&](const std::string& value) {
     return !value.empty() && types.info(value).is_tensor() && types.info(value).dtype == DType::kFloat;
   };
-  // Which nodes compute in 16 bits, and what others read. A weight that both read is converted, so that both
-  // contribute to its gradient.
+  // Finds the nodes that compute in 16 bits, and the values that the other nodes read. A weight that nodes of
+  // both kinds read is converted, so that both contribute to its gradient.
   std::vector<bool> in_half;
   std::unordered_set<std::string> read_in_full;
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
@@ -227,7 +227,7 @@ void propagate_casts(Model& model, int64_t level, const std::vector<std::string>
     return std::find(allow.begin(), allow.end(), node.op_type) != allow.end() ||
            (level >= 1 && computes_in_half(node, level >= 2));
   };
-  // One change a round, because the next one depends on the types that it leaves.
+  // Each round makes one change, because later changes depend on the types after it.
   for (bool changed = true; changed;) {
     changed = false;
     const Widenings widenings(model);

@@ -90,7 +90,8 @@ class Splitter {
     return value.empty() || !known ? nullptr : &*known;
   }
 
-  // Whether values follow from initializers alone, and whether trained ones are among these.
+  // Notes whether the outputs of a node follow from initializers only, and whether trained weights are among
+  // these.
   void note_origin(const Node& node) {
     const Operator* op = find_operator(node.domain, node.op_type);
     if (!op || op->traits.impure) return;
@@ -133,7 +134,7 @@ class Splitter {
     SummedAxes axes;
     std::unordered_map<size_t, NodePartition> nodes;
     std::map<std::string, Partition> values;
-    std::set<std::string> rows;  // values that the weights of the sum follow from
+    std::set<std::string> rows;  // values from which the weights of the sum follow
   };
 
   bool find_block(size_t sum) {
@@ -150,7 +151,7 @@ class Splitter {
       for (size_t i = 0; i < partition.inputs.size(); ++i)
         if (!partition.inputs[i] && block_.values.count(graph_.nodes[n].inputs[i]) &&
             !types_.constant(graph_.nodes[n].inputs[i]))
-          return false;  // a node needs all of a value that another one divides
+          return false;  // a node needs all of a value that another node divides
     return std::any_of(block_.values.begin(), block_.values.end(), [&](const auto& entry) {
       return !block_.rows.count(entry.first) && graph_.is_initializer(entry.first) &&
              dims(entry.first)->size() >= 2;
@@ -316,11 +317,11 @@ class Splitter {
     return made;
   }
 
-  // Nodes that read the dimensions of what is divided give those of the whole.
+  // Nodes that read the dimensions of a divided value get the dimensions of the whole value.
   void restore_dims(std::vector<Node>& added, std::unordered_set<std::string>& inside) {
     for (Node& node : graph_.nodes) {
       if (node.inputs.size() != 1 || !block_.values.count(node.inputs[0])) continue;
-      if (types_.constant(node.inputs[0])) continue;  // which stays there as a whole
+      if (types_.constant(node.inputs[0])) continue;  // a constant stays whole
       const Partition& partition = block_.values.at(node.inputs[0]);
       const auto rank = static_cast<int64_t>(dims(node.inputs[0])->size());
       const std::optional<DimPlace> found = place_of_dim(node, partition.axis, rank);
@@ -388,7 +389,7 @@ class Splitter {
       if (graph_.is_output(value) || value == p_.loss_output_name) return true;
       const auto name = renamed.find(value);
       if (types_.constant(value) == nullptr) divided.insert(name == renamed.end() ? value : name->second);
-      if (trained_.count(value)) divided.insert(value);  // all that read it have to read the part
+      if (trained_.count(value)) divided.insert(value);  // all nodes that read it must read the part
     }
     bool found = false;
     for (const Node& node : graph_.nodes) {

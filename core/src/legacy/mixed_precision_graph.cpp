@@ -1,6 +1,6 @@
 // Mixed precision as parts of a training graph: which weights have 16-bit copies, the input for the loss
-// scale, and the state of each copy. The rewrite of the nodes is in half_precision.cpp, which knows no
-// training graph.
+// scale, and the state of each copy. The rewrite of the nodes is in half_precision.cpp, which does not depend
+// on training graphs.
 #include "legacy/mixed_precision_graph.h"
 
 #include <set>

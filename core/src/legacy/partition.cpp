@@ -33,7 +33,7 @@ std::optional<NodePartition> partition_positions(const PartitionQuery& q) {
   if (!op || !op->traits.positions || q.output != 0) return std::nullopt;
   for (size_t o = 1; o < q.node.outputs.size(); ++o)
     if (q.node.has_output(o)) return std::nullopt;
-  // Neither the first position nor the last, which inputs that are broadcast may have alone.
+  // Position 1 is neither the first position nor the last. A broadcast input may have only one of those.
   const PositionQuery query{q.node, q.opset, q.inputs, q.dims(), q.wanted.axis, 1};
   const std::optional<InputPositions> found = op->traits.positions(query);
   if (!found || !found->integers.empty()) return std::nullopt;

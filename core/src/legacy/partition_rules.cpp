@@ -45,8 +45,9 @@ std::optional<SummedAxes> gemm_sum(const Node& node, int64_t, int64_t) {
   return axes;
 }
 
-// The same elements of the input. Between axes that both sides have in front and at the end, an axis of the
-// output is looked for among the innermost axes of the input that its shares are whole multiples of.
+// Each share of the output has the elements of a share of the input. Axes at the front and at the end that
+// both sides have divide alike. Between them, the rule looks for the innermost axis of the input of whose
+// inner elements the shares are whole multiples.
 std::optional<NodePartition> moved_partition(const PartitionQuery& q) {
   if (!q.inputs[0]) return std::nullopt;
   const PartitionQuery::Dims &from = *q.inputs[0], &to = q.dims();
@@ -70,7 +71,7 @@ std::optional<NodePartition> moved_partition(const PartitionQuery& q) {
     const bool whole = std::all_of(q.wanted.sections.begin(), q.wanted.sections.end(), [&](int64_t section) {
       return section / q.processes * behind % inner == 0;
     });
-    const bool first = k == front;  // all that is left, which is a multiple of the period
+    const bool first = k == front;  // all remaining elements, a multiple of the period
     if (!whole || (!from[k].known() && !first)) return std::nullopt;
     if (first || from[k].value * inner % period == 0) {
       Partition found{static_cast<int64_t>(k), {}, from[k].known() ? from[k].value * inner / period : -1};
@@ -85,7 +86,7 @@ std::optional<NodePartition> moved_partition(const PartitionQuery& q) {
   return std::nullopt;
 }
 
-// The requested shape is replaced: it may be computed from what is not divided.
+// The requested shape is replaced, because it may be computed from values that are not divided.
 std::optional<NodePartition> reshape_partition(const PartitionQuery& q) {
   std::optional<NodePartition> result = moved_partition(q);
   if (!result || q.inputs.size() < 2) return std::nullopt;
@@ -114,7 +115,7 @@ std::optional<NodePartition> reshape_partition(const PartitionQuery& q) {
   return result;
 }
 
-// Along its own axis the input has the sections of all outputs.
+// Along the axis of the split, the input has the sections of all outputs.
 std::optional<NodePartition> split_partition(const PartitionQuery& q) {
   const int64_t given = q.node.int_or("axis", 0), axis = given < 0 ? given + q.rank() : given;
   NodePartition result = partition_first(q, q.wanted.axis);
@@ -153,7 +154,7 @@ std::optional<NodePartition> concat_partition(const PartitionQuery& q) {
   return NodePartition{std::vector<std::optional<Partition>>(q.inputs.size(), q.wanted), {q.wanted}};
 }
 
-// The axes of the data other than that of the indices.
+// Divides along the axes of the data other than that of the indices.
 std::optional<NodePartition> gather_partition(const PartitionQuery& q) {
   if (!q.inputs[0] || !q.inputs[1]) return std::nullopt;
   const auto data = static_cast<int64_t>(q.inputs[0]->size()),
@@ -164,7 +165,7 @@ std::optional<NodePartition> gather_partition(const PartitionQuery& q) {
   return partition_first(q, q.wanted.axis - indices + 1);
 }
 
-// The axes that are not named.
+// Divides along the axes that the node does not slice.
 std::optional<NodePartition> slice_partition(const PartitionQuery& q) {
   std::vector<int64_t> axes = q.node.ints_or("axes", {});
   if (q.inputs.size() > 3 && q.constants[3]) axes = q.constants[3]->to_int64();

@@ -1,6 +1,6 @@
 // Cuts a model into the stages of a pipeline at the values that the parameters name, and returns the stage of
-// one process: its nodes, its weights, what it receives and what it sends. The scalar whose gradient replaces
-// the loss in all stages but the last is added here too.
+// one process: its nodes, its weights, and the values that it receives and sends. The scalar whose gradient
+// replaces the loss in all stages but the last is added here too.
 #include "legacy/pipeline_stage.h"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ struct Edge {
   std::vector<std::string> readers;
 };
 
-// What a node reads, in its subgraphs too.
+// Collects the values that a node reads, in its subgraphs too.
 void collect_reads(const Node& node, std::set<std::string>& reads) {
   for (const std::string& name : node.inputs)
     if (!name.empty()) reads.insert(name);
@@ -112,8 +112,8 @@ void Cutter::read_cuts() {
           ", found ", cuts_.size());
 }
 
-// What a cut's values need belongs to the stage before it, if not to an earlier one; the rest to the last
-// stage.
+// The nodes that a cut's values need belong to the stage before the cut, unless an earlier stage has them.
+// All other nodes belong to the last stage.
 void Cutter::assign() {
   stage_of_.assign(graph_.nodes.size(), last_);
   std::vector<bool> assigned(graph_.nodes.size(), false);

@@ -13,7 +13,7 @@ namespace ortrain {
 
 namespace {
 
-// What is set for a weight is that of its part.
+// Moves the setting of a weight to the name of its part.
 template <typename Map>
 void rename_entry(Map& map, const std::string& from, const std::string& to) {
   if (auto entry = map.extract(from); !entry.empty()) {

@@ -1,6 +1,6 @@
 // Checks the parameters that say how many processes train and in which way, and computes the place of a
-// process among them. The ranges of weights that ZeRO gives to each process are computed here too. Nothing
-// here knows a graph.
+// process among them. The ranges of weights that ZeRO gives to each process are computed here too. This file
+// does not depend on graphs.
 #include "legacy/ranks.h"
 
 #include <algorithm>

@@ -75,7 +75,7 @@ std::vector<std::set<std::string>> transformer_layers(const Graph& graph,
   for (size_t i = 0; i < path.size(); ++i)
     for (const std::string& value : values_read(*path[i]))
       if (is_inner(value)) last_reader[value] = i;
-  // Where one active value is all that later nodes read.
+  // Finds the cuts, at which later nodes read a single active value.
   std::vector<std::optional<std::string>> cut(path.size());
   std::set<std::string> live;
   for (size_t i = 0; i < path.size(); ++i) {
@@ -127,9 +127,9 @@ void recompute(Graph& graph, const std::unordered_set<std::string>& forward,
   for (const Node& node : given)
     for (const std::string& output : node.outputs)
       if (!output.empty()) producers[output] = &node;
-  std::unordered_map<std::string, std::string> copies;  // empty: the value cannot be computed twice
+  std::unordered_map<std::string, std::string> copies;  // the value itself if it cannot be computed twice
   std::vector<Node> nodes;
-  // The name of the value's copy, which is made if need be; the value itself if it has none.
+  // The name of the value's copy, made if there is none yet; the value itself if it has no copy.
   const auto copy_of = [&](const auto& self, const std::string& value) -> std::string {
     if (!values.count(value) || !producers.count(value)) return value;
     if (const auto at = copies.find(value); at != copies.end()) return at->second;

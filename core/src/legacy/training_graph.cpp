@@ -55,7 +55,7 @@ const char* to_string(StateRole role) {
 
 namespace {
 
-// Whether dropouts drop becomes an input.
+// Adds an input that states whether dropouts drop.
 void use_training_mode(GraphDraft& d) {
   for (Node& node : d.graph.nodes) {
     if (transformer_role(node) != TransformerRole::kDropout || !node.has_input(2)) continue;
@@ -67,7 +67,7 @@ void use_training_mode(GraphDraft& d) {
   }
 }
 
-// The forward model: its outputs, the loss among them, with the weights as inputs.
+// Makes the forward model: its outputs, the loss among them, with the weights as inputs.
 void make_forward(GraphDraft& d) {
   d.out.model = d.forward;
   d.out.model.opsets.emplace(kMicrosoft, 1);
@@ -99,7 +99,7 @@ void find_statistics(GraphDraft& d) {
   }
 }
 
-// Nothing updates the weights, but they are read and can be replaced.
+// Makes the weights states, although no node updates them: callers can read and replace them.
 void show_weights(GraphDraft& d) {
   for (const std::string& weight : d.weights) {
     d.out.states.push_back({weight, StateRole::kWeight, weight});

@@ -19,7 +19,8 @@ namespace {
 
 constexpr const char* kRandomState = "Random_State";
 
-// Whether a node's results differ from run to run without any state or another process: random numbers.
+// Whether a node draws random numbers: its results differ from run to run without any state or another
+// process.
 bool draws_numbers(const Graph& graph) {
   const auto draws = [](const Node& node) {
     const Operator* op = find_operator(node.domain, node.op_type);

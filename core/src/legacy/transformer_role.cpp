@@ -1,5 +1,5 @@
-// The table of operators that the recompute options speak of. It is in a file of the older API, because
-// nothing else asks whether an operator is a Gelu or a Dropout.
+// The table of the operators to which the recompute options refer. It belongs to the older API, because no
+// other part asks whether an operator is a Gelu or a Dropout.
 #include "legacy/transformer_role.h"
 
 #include "op/operator.h"

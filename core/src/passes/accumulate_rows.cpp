@@ -1,11 +1,12 @@
-// The gradient of an embedding is zero except for the rows that a batch reads. Where the graph has an input
-// for the set of those rows of an accumulation buffer, they alone are computed and added up:
+// The gradient of an embedding is zero except in the rows that a batch reads. Where the graph has an input
+// for the set of those rows of an accumulation buffer, only those rows are computed and added to the buffer:
 //
 //   InPlaceAccumulatorV2(buffer, GatherGrad(shape, indices, dY), overwrite)
 //     →  AccumulateRows(buffer, rows, overwrite, indices, dY)
 //
-// Likewise for a sum of such gradients, of a table that several nodes read. A table that something else reads
-// too, such as a product that shares the weights of an embedding, has a dense gradient and is left alone.
+// A sum of such gradients, of a table that several nodes read, is replaced in the same way. A table that
+// another kind of node reads too, such as a product that shares the weights of an embedding, has a dense
+// gradient and is left unchanged.
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -23,7 +24,7 @@ bool accumulate_rows(Model& model) {
   std::unordered_map<std::string, const Node*> producer;
   for (const Node& node : graph.nodes)
     if (node.has_output(0)) producer[node.outputs[0]] = &node;
-  // The node that computes a value for one reader alone.
+  // The node that computes a value with a single reader; null for other values.
   const auto maker = [&](const std::string& value) -> const Node* {
     const auto at = producer.find(value);
     const auto count = uses.find(value);

@@ -1,12 +1,13 @@
-// A gradient that is a sum of products of values much smaller than itself, such as that of the weights of a
-// dense layer with a small batch, has a bound that costs less to compute than reading the gradient. Where the
-// graph has an input for the bound of an accumulation buffer, the bound is computed before each product:
+// A gradient may be a sum of products whose factors are much smaller than the gradient itself, such as that
+// of the weights of a dense layer with a small batch. A bound of such a gradient costs less to compute than
+// reading the gradient. Where the graph has an input for the bound of an accumulation buffer, a node computes
+// the bound before each product:
 //
 //   InPlaceAccumulatorV2(buffer, FusedMatMul(A, B), overwrite)
 //     →  GradientBound(bound, overwrite, buffer, A, B) in front of them
 //
-// A gradient that is a sum of several such products, like that of a weight with several readers, has a node
-// for each of them. Other gradients have none: their bound remains unknown.
+// A gradient that is a sum of several such products, like that of a weight with several readers, gets a node
+// for each product. Other gradients get no node: their bound remains unknown.
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -36,7 +37,8 @@ class Parts {
         if (graph.nodes[n].has_output(o)) producer_[graph.nodes[n].outputs[o]] = {n, o};
   }
 
-  // The products that add up to a value, in the order in which they are computed; empty if that is not all.
+  // The products whose sum is a value, in the order in which they are computed; empty if the value is not
+  // such a sum.
   std::vector<Part> of(const std::string& value) const {
     std::vector<Part> parts;
     if (!collect(value, 1, parts)) return {};
@@ -45,10 +47,10 @@ class Parts {
   }
 
  private:
-  // More addends than this would have to be measured in every step.
+  // A gradient with more products than this gets no bound, because every step would measure each product.
   static constexpr size_t kMostParts = 64;
 
-  // `growth` is what the rounding of the sums around this value may add to it.
+  // `growth` is the factor by which the rounding of the sums around this value may enlarge it.
   bool collect(const std::string& value, double growth, std::vector<Part>& parts) const {
     const auto at = producer_.find(value);
     if (at == producer_.end() || parts.size() > kMostParts) return false;
@@ -87,11 +89,11 @@ bool bound_gradients(Model& model) {
       measured.domain = kSessionDomain;
       measured.op_type = "GradientBound";
       measured.attributes["scale"] = static_cast<float>(term.scale);
-      // The first overwrites the bound when the buffer is overwritten; the others always add to it.
+      // The first node overwrites the bound when the buffer is overwritten; the other nodes always add to it.
       measured.inputs = {bound, i == 0 && node.has_input(2) ? node.inputs[2] : "", node.inputs[0]};
       for (const size_t factor : term.factors) measured.inputs.push_back(graph.nodes[at].inputs[factor]);
       measured.outputs = {concat(bound, ".", i)};
-      ValueInfo updated;  // an output is what keeps a node in the graph
+      ValueInfo updated;  // the graph keeps only nodes that outputs need
       updated.name = measured.outputs[0];
       updated.dtype = DType::kBool;
       updated.dims = std::vector<Dim>{{1, ""}};

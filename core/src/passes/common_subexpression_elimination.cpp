@@ -1,5 +1,6 @@
-// Nodes that compute the same from the same inputs are merged (common subexpression elimination): the
-// reshaped gradient that two products of a MatMul's gradient read, the shape that several nodes use.
+// Nodes that compute the same value from the same inputs are merged (common subexpression elimination), such
+// as the nodes for the reshaped gradient that two products of a MatMul's gradient read, or for a shape that
+// several nodes use.
 
 #include <algorithm>
 #include <unordered_map>

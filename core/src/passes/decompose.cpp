@@ -18,7 +18,7 @@ namespace {
 
 using Writer = void (*)(DecompositionContext&);
 
-// What writes the nodes that replace the node; null if it is left as it is.
+// The function that writes the nodes that replace `node`; null if the node is kept.
 Writer writer_of(const Node& node, DecomposeFor purpose) {
   const Operator* op = find_operator(node.domain, node.op_type);
   if (!op) return nullptr;
@@ -56,7 +56,7 @@ void collect_names(const Graph& graph, std::unordered_set<std::string>& names) {
   }
 }
 
-// What is shared between the graphs of one model.
+// State that all graphs of one model share while they are decomposed.
 struct Names {
   DecomposeFor purpose;
   std::unordered_set<std::string> taken;
@@ -69,8 +69,8 @@ struct Names {
   }
 };
 
-// Decomposes the nodes of one graph in order, so that what is known about values is available to the next
-// node.
+// Decomposes the nodes of one graph in order, so that the types and shapes of a node's inputs are known when
+// the node is decomposed.
 class Decomposer {
  public:
   Decomposer(Model& model, Names& names)
@@ -98,7 +98,7 @@ class Decomposer {
     Model inner;
     inner.opsets = model_.opsets;
     inner.graph = graph;
-    // As far as types are concerned, values of the enclosing graphs are treated as inner values.
+    // The types of values of the enclosing graphs are added to the subgraph while it is decomposed.
     std::vector<std::string> outer;
     for (const Node& node : graph.nodes)
       for (const std::string& value : node.inputs)

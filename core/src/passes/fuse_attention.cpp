@@ -2,13 +2,13 @@
 //
 //     MatMul(Dropout(Softmax(scale MatMul(Q, Kᵀ) + mask)), V)  →  FusedAttention(Q, K, V, mask)
 //
-// It is recognized by what is computed: the product of queries and keys, scaled before or after it, masks
-// added to it or a mask that replaces what it hides, the softmax over the keys, dropout, and the product with
-// the values. Types and shapes come from ValueTypes, so it does not matter how an exporter writes them.
+// The pass matches computations: the product of queries and keys, scaled before or after it, added masks or a
+// mask that replaces the scores that it hides, the softmax over the keys, dropout, and the product with the
+// values. Types and shapes come from ValueTypes, so different forms from different exporters match too.
 //
-// The transpositions around it are absorbed: operands are read, and results written, in their storage order.
-// In a training model the steps of the gradient, which are these in reverse, become one AttentionGrad; if
-// they are not as expected, nothing is changed.
+// Transpositions around the attention are absorbed: the node reads operands and writes results in their
+// storage order. In a training model the nodes of the gradient, which are these steps in reverse, become one
+// AttentionGrad. If a node differs from the expected one, the graph stays unchanged.
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -77,14 +77,14 @@ class Matcher {
   }
 
   struct Match {
-    std::vector<Node> before;  // what the forward node reads besides
-    Node forward, backward;    // the second has no outputs if there is no gradient
+    std::vector<Node> before;  // nodes that compute further inputs of the forward node
+    Node forward, backward;    // `backward` has no outputs if there is no gradient
     // Replacements for nodes that compute the shape of a value that is no longer produced: the last node, and
     // those before it.
     std::vector<std::pair<Node, std::vector<Node>>> shapes;
   };
 
-  // The attention whose softmax is `node`.
+  // The attention around the node `softmax`; nothing if the nodes around it are not an attention.
   std::optional<Match> match(const Node& softmax) const;
 
  private:
@@ -117,8 +117,8 @@ class Matcher {
     return found && found->first == of && found->second == factor;
   }
   bool is_zero(const std::string& value) const { return number(value) == 0.0; }
-  // If a value is a transposed operand of a matrix product, produced through a shape of three axes: the value
-  // before that.
+  // If `reshape` makes a transposed operand of a matrix product through a shape of three axes: the value
+  // before the transposition.
   std::string before_swap(const Node& reshape) const;
   const std::optional<std::vector<Dim>>& dims(const std::string& value) const {
     return types_.info(value).dims;
@@ -129,12 +129,12 @@ class Matcher {
   Operand follow(const std::string& value, Order order, const std::string& gradient) const;
   // Whether a value is a matrix product, possibly scaled and masked.
   bool leads_to_product(const std::string& value, int steps = 0) const;
-  // A node that produces the same as the node `shape`, and the nodes it needs: each axis of the value whose
-  // shape that is has the size of the axis given by `axis_of`.
+  // A node that replaces the Shape node `shape`, and the nodes that compute its inputs. Element i of its
+  // result is the size of the axis that axis_of(i) returns.
   std::pair<Node, std::vector<Node>> shape_of(const Node& shape, size_t rank,
                                               const std::function<Axis(size_t)>& axis_of) const;
-  // Whether only nodes of the match read a value. Nodes that only compute its shape for such nodes do not
-  // count.
+  // Whether only nodes of the match read a value. A Shape node counts as a node of the match if only nodes of
+  // the match read its result.
   bool inner(const std::string& value, const std::vector<const Node*>& nodes) const {
     if (graph_.is_output(value)) return false;
     const auto contained = [&](const Node* n) { return contains(nodes, n); };
@@ -148,10 +148,11 @@ class Matcher {
   }
   // If dimensions are unknown, the gradient of a value is summed over the axes along which it may have been
   // broadcast: Reshape(ReduceSumTraining(gradient, BroadcastGradientArgs(Shape(value), ...)), Shape(value)).
-  // The three nodes, last one first; empty if there are none. These nodes must be the only readers of the
-  // gradient.
+  // Returns the three nodes, the last one first, or an empty list if the graph does not have them. These
+  // nodes must be the only readers of the gradient.
   std::vector<const Node*> summation(const std::string& gradient, const std::string& value) const;
-  // The gradient after them.
+  // The gradient after these three nodes, which are added to `nodes`; `gradient` itself if the graph does not
+  // have them.
   std::string summed(const std::string& gradient, const std::string& value,
                      std::vector<const Node*>& nodes) const {
     const auto found = summation(gradient, value);
@@ -159,20 +160,20 @@ class Matcher {
     return found.empty() ? gradient : found[0]->outputs[0];
   }
 
-  // What is known about an attention while it is being matched.
+  // The parts of an attention that the matcher has found so far.
   struct Found {
     const Node& softmax;
-    std::vector<const Node*> inside = {};  // forward nodes that are removed, and those of the gradient
-    // Forward, after the softmax.
+    std::vector<const Node*> inside = {};  // nodes that are removed, of the forward pass and of the gradient
+    // Nodes of the forward pass after the softmax.
     const Node *dropout = nullptr, *guard = nullptr, *output = nullptr;
-    std::string weights = {};  // what is multiplied by the values
+    std::string weights = {};  // the value that is multiplied by the values of the attention
     // The gradient of the softmax, and the gradient nodes before it, from the output on.
     const Node *softmax_grad = nullptr, *values_grad = nullptr;
     std::string output_gradient = {};
-    // Forward, before the softmax, and the gradient there.
+    // Nodes and values before the softmax, and the gradient there.
     const Node* scores_product = nullptr;
     std::string condition = {}, softmax_gradient = {}, gradient = {};
-    std::vector<std::string> masks = {};  // that are added, last one first
+    std::vector<std::string> masks = {};  // added masks, the last one first
     double scale = 1, replaced = 0;
     bool keeps = true;
     const Node *left_grad = nullptr, *right_grad = nullptr;
@@ -225,7 +226,7 @@ std::vector<const Node*> Matcher::summation(const std::string& gradient, const s
 std::optional<std::pair<std::string, double>> Matcher::scaled(const Node& node) const {
   const bool divides = is(node, "Div");
   if (!divides && !is(node, "Mul")) return std::nullopt;
-  // A constant of one element and many axes would add axes.
+  // A constant with one element but several axes could add axes to the product.
   const auto factor = [&](size_t i) -> std::optional<double> {
     const auto axes = rank(node.inputs.at(i));
     if (axes && *axes > 1) return std::nullopt;
@@ -336,7 +337,7 @@ std::pair<Node, std::vector<Node>> Matcher::shape_of(const Node& shape, size_t r
   return {{"", "Concat", shape.name, std::move(parts), {name}, {{"axis", int64_t{0}}}}, std::move(nodes)};
 }
 
-// Forward from the softmax to the product with the values.
+// Follows the forward pass from the softmax to the product with the values.
 bool Matcher::find_output(Found& f) const {
   const std::string& probabilities = f.softmax.outputs[0];
   f.weights = probabilities;
@@ -376,7 +377,8 @@ bool Matcher::find_output(Found& f) const {
   return true;
 }
 
-// The same path in the gradient, in reverse: from the gradient of the probabilities to that of the output.
+// Follows the gradient along the same path in reverse, from the gradient of the probabilities to that of the
+// output.
 bool Matcher::find_output_gradient(Found& f) const {
   const Node* weights_grad = nullptr;
   if (!f.softmax_grad) return true;
@@ -422,7 +424,7 @@ bool Matcher::find_output_gradient(Found& f) const {
   return true;
 }
 
-// Backward from the softmax to the product of queries and keys.
+// Follows the forward pass back from the softmax to the product of queries and keys.
 bool Matcher::find_scores(Found& f) const {
   constexpr int kScoreSteps = 8;
   std::string scores = f.softmax.inputs[0];
@@ -480,7 +482,7 @@ bool Matcher::find_scores(Found& f) const {
   return f.scores_product != nullptr && !product(*f.scores_product)->transposes_a;
 }
 
-// The gradients of both operands of that product.
+// Finds the gradients of both operands of that product.
 void Matcher::find_operand_gradients(Found& f) const {
   const std::string &left = f.scores_product->inputs[0], &right = f.scores_product->inputs[1];
   const Product p = *product(*f.scores_product);
@@ -502,7 +504,7 @@ void Matcher::find_operand_gradients(Found& f) const {
   if (f.right_grad) f.take(f.right_grad);
 }
 
-// Operands and results in the order in which they are stored.
+// Finds the operands and results in the order in which they are stored.
 bool Matcher::find_operands(Found& f) const {
   const Product p = *product(*f.scores_product);
   const std::string &left = f.scores_product->inputs[0], &right = f.scores_product->inputs[1];
@@ -527,14 +529,14 @@ bool Matcher::find_operands(Found& f) const {
   return !f.q.value.empty() && !f.k.value.empty() && !f.v.value.empty() && f.v.scale == 1;
 }
 
-// The shapes of values that are no longer produced are computed from others.
+// Computes the shape of a value that is no longer produced from the shapes of other values.
 void Matcher::replace_shapes(Found& f, const std::string& value,
                              const std::function<Axis(size_t)>& axis_of) const {
   for (const Node* node : readers(value))
     if (is(*node, "Shape")) f.match.shapes.push_back(shape_of(*node, f.axes, axis_of));
 }
 
-// A transposition after the output is merged into it.
+// Merges a transposition of the output into the attention.
 void Matcher::take_transposition(Found& f) const {
   f.y = f.output->outputs[0], f.dy = f.output_gradient;
   f.y_order = f.plain;
@@ -557,8 +559,8 @@ void Matcher::take_transposition(Found& f) const {
   }
 }
 
-// Nothing else may need a value that is no longer produced. Other readers of the gradient of the softmax's
-// input get it as the gradient of the mask.
+// Checks that no other node reads a value that is no longer produced. The fused node gives the gradient of
+// the softmax's input to its other readers as the gradient of the mask.
 bool Matcher::nothing_else_wanted(Found& f) const {
   const auto dim_of_scores = [&](size_t i) {
     return i + 1 < f.axes ? Axis{f.q.value, f.q.order[i]} : Axis{f.k.value, f.k.order[f.axes - 2]};
@@ -591,7 +593,7 @@ bool Matcher::nothing_else_wanted(Found& f) const {
   return true;
 }
 
-// The nodes that replace those found.
+// Writes the nodes that replace the match.
 void Matcher::write_nodes(Found& f) const {
   Attributes attributes = {{"fused", int64_t{1}},
                            {"q_order", f.q.order},

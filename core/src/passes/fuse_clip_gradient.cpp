@@ -1,9 +1,9 @@
-// The gradient of Clip, which gradient graphs compare, convert and multiply:
+// The gradient of Clip, which gradient graphs write as comparisons, a conversion and a product:
 //
 //   Mul(dY, Cast(And(GreaterOrEqual(X, low), LessOrEqual(X, high))))  →  ClipGrad(dY, X), which has the
 //   bounds
 //
-// or with one of the bounds alone. ClipGrad is zero outside of the bounds even where dY is infinite.
+// The pattern may also have a single bound. ClipGrad is zero outside of the bounds even where dY is infinite.
 #include "op/session_domain.h"
 #include "passes/passes.h"
 #include "passes/pattern.h"
@@ -12,12 +12,12 @@ namespace ortrain {
 namespace {
 
 struct ClipGradient {
-  size_t node;  // that of the product
+  size_t node;  // number of the product's node
   std::string dy, x;
   Attributes bounds;
 };
 
-// Reads `value` as a comparison of x with a constant float; the first one decides what x is.
+// Reads `value` as a comparison of x with a constant float. The first comparison sets x.
 bool read_bound(const Pattern& p, const std::string& value, ClipGradient& found) {
   if (p.uses(value) != 1) return false;
   for (const auto& [type, bound] : {std::pair{"GreaterOrEqual", "min"}, std::pair{"LessOrEqual", "max"}}) {

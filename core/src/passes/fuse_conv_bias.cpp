@@ -1,5 +1,6 @@
-// A constant that is added to each channel of a convolution becomes its bias, to which exporters do not
-// always pass it: the result keeps the layout of the convolution, and what follows can be fused too.
+// A constant that is added to each channel of a convolution becomes the bias of the convolution. Some
+// exporters write the bias as a separate addition. Without the addition, the result keeps the layout of the
+// convolution, and the nodes after it can be fused too.
 #include <algorithm>
 
 #include "passes/passes.h"
@@ -15,8 +16,8 @@ struct Found {
   std::optional<Tensor> given;  // the bias that the convolution has
 };
 
-// Whether a constant of the given shape has one element for each of the filters, in the place of the channels
-// of a result with so many axes.
+// Whether a constant of the given shape has one element for each filter, along the channel axis of a result
+// with `axes` axes.
 bool is_by_channel(const Shape& shape, int64_t filters, size_t axes) {
   if (shape.size() + 1 < axes || shape.size() > axes) return false;
   const size_t channel = shape.size() - (axes - 1);

@@ -46,11 +46,11 @@ class Fusion {
       for (const std::string& output : graph.nodes[n].outputs) makers_[output] = n;
   }
 
-  // What a loss is replaced by.
+  // The nodes that replace a loss.
   struct Match {
     size_t loss;
     Node fused;
-    std::optional<size_t> product;  // that computes dh
+    std::optional<size_t> product;  // the node that computes dh
     std::string incoming;           // the gradient of the loss
   };
 
@@ -73,7 +73,7 @@ class Fusion {
   }
 
  private:
-  // Makes the fused node, if the scores are those of a matrix with many rows.
+  // Makes the fused node, if the scores are a matrix with many rows.
   bool projected(const Node& product, const Node& loss, Node& fused) const {
     fused = {kSessionDomain,    "ProjectedCrossEntropy",
              loss.name,         {product.inputs[0], loss.inputs[1]},

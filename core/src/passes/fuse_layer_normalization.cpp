@@ -42,8 +42,8 @@ int64_t trailing_axes(const Graph& graph, const Pattern& p, const Node& mean, co
   return static_cast<int64_t>(axes.size());
 }
 
-// Only if scale and bias have exactly the normalized axes; any broadcasting between them is left to Mul and
-// Add.
+// Whether `weight`, a scale or bias, has exactly the normalized axes. Mul and Add remain for other shapes,
+// which they broadcast.
 bool fits(const Graph& graph, const std::string& weight, const std::string& x, int64_t axes) {
   const std::optional<ValueInfo> w = graph.info(weight);
   if (!w || !w->dims || w->dtype != DType::kFloat || static_cast<int64_t>(w->dims->size()) != axes)
@@ -77,7 +77,7 @@ std::optional<Match> match(const Graph& graph, const Pattern& p, size_t last) {
       if (!epsilon || !second_mean || p.uses(variance) != 1) continue;
       const std::string& square = second_mean->inputs[0];
       if (p.uses(square) != 1) continue;
-      std::string squared;  // what is squared: the centered value, or a second Sub of the same operands
+      std::string squared;  // the squared value: the centered value, or a second Sub of the same operands
       int reads = 1;
       if (const Node* pow = p.made_by(square, "Pow"); pow && p.is_scalar(pow->inputs[1], 2.0)) {
         squared = pow->inputs[0];

@@ -4,7 +4,7 @@
 //   Sum(G, MatMul(A, B), ...)  →  FusedProduct(A, B, G) ...     gradients of a value that several nodes read
 //   Mul(MatMul(A, B), F)       →  FusedProduct(A, B, , , F)     the derivative of an activation
 //
-// This applies to products that have no other consumers and are computed last of all operands, so they need
+// A product takes part if it has no other readers and is computed after the other operands, so that it need
 // not be moved.
 #include <algorithm>
 #include <unordered_map>
@@ -64,7 +64,7 @@ class Fusion {
     product.inputs[input] = value;
   }
 
-  // After which node a value is known; 0 for given values.
+  // One more than the number of the node that computes a value; 0 for given values.
   size_t time_of(const std::string& value) const {
     const auto at = producer_.find(value);
     return at == producer_.end() ? 0 : at->second + 1;
@@ -78,7 +78,7 @@ class Fusion {
     stable_sort(operands,
                 [&](const std::string& a, const std::string& b) { return time_of(a) < time_of(b); });
     std::string sum = operands[0];
-    std::vector<std::string> others;  // that no product takes as addend
+    std::vector<std::string> others;  // operands that no product takes as addend
     for (size_t i = 1; i < operands.size(); ++i) {
       Node* product = open_product(operands[i]);
       size_t place = kFirstAddend;

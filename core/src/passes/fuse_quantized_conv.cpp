@@ -27,7 +27,7 @@ struct Bounds {
   double low = -std::numeric_limits<double>::infinity(), high = -low;
 };
 
-// What QuantizeLinear makes of v.
+// The code that QuantizeLinear gives for v.
 int32_t code_of(double v, const Dequantized& y) {
   const bool is_signed = y.dtype == DType::kInt8;
   const double q = std::nearbyint(static_cast<double>(static_cast<float>(v) / y.scales[0])) +
@@ -35,8 +35,8 @@ int32_t code_of(double v, const Dequantized& y) {
   return static_cast<int32_t>(std::clamp(q, is_signed ? -128.0 : 0.0, is_signed ? 127.0 : 255.0));
 }
 
-// The node that gives what `node`, a Relu or Clip with constant bounds, bounds; else `node`. Null if the
-// bounds are not known.
+// The convolution whose result `node` bounds, if it is a Relu or Clip; `node` itself if it is another node.
+// Null if the bounds are not constant, or if the convolution has other readers.
 const Node* skip_bounds(const Pattern& p, const Node* node, Bounds& bounds) {
   if (!node->domain.empty()) return nullptr;
   if (node->op_type == "Relu") {
@@ -57,7 +57,7 @@ const Node* skip_bounds(const Pattern& p, const Node* node, Bounds& bounds) {
   return p.uses(node->inputs.at(0)) == 1 ? p.made_by(node->inputs[0], "Conv") : nullptr;
 }
 
-// Adds the bias in steps of the sums. False if it is not known, or sums may not fit in 32 bits.
+// Reads the bias in steps of the sums. False if the bias is not constant, or if sums may not fit in 32 bits.
 bool read_bias(const Pattern& p, const Graph& graph, const Tensor& w, Found& found) {
   const int64_t filters = w.shape()[0];
   const double largest = 255.0 * 255.0 * static_cast<double>(w.size() / filters), limit = 2147483647.0;
@@ -73,7 +73,7 @@ bool read_bias(const Pattern& p, const Graph& graph, const Tensor& w, Found& fou
   return true;
 }
 
-// The QuantizeLinear with one scale that number n is.
+// The quantization that `node` does, if it is a QuantizeLinear with a single scale.
 std::optional<Dequantized> quantized(const Pattern& p, const Node& node) {
   if (!node.domain.empty() || node.op_type != "QuantizeLinear") return std::nullopt;
   if (static_cast<DType>(node.int_or("precision", static_cast<int64_t>(DType::kFloat))) != DType::kFloat)

@@ -3,7 +3,7 @@
 //   MatMul(DequantizeLinear(A), DequantizeLinear(B))    →  MatMulIntegerToFloat(A, B, scales, zero points)
 //   Gemm(DequantizeLinear(A), DequantizeLinear(B), C)   →  the same with the bias C
 //
-// Its result is float, and what follows stays as it is. Only for sessions that do not train.
+// The result is float, so the nodes that read it stay unchanged. Only for sessions that do not train.
 #include <algorithm>
 
 #include "op/operator.h"
@@ -29,7 +29,7 @@ Tensor transposed(const Tensor& codes) {
   return made;
 }
 
-// C of a Gemm that has a number for each column.
+// Reads C of a Gemm if it has one number for each column.
 bool read_bias(const Pattern& p, const Graph& graph, const Node& node, Found& found) {
   if (!node.has_input(2)) return true;
   const std::optional<Tensor> constant = p.constant(node.inputs[2]);

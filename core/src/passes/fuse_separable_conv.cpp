@@ -1,10 +1,10 @@
-// A depthwise convolution and the pointwise convolutions around it become one node, which never stores what
-// is between them:
+// A depthwise convolution and the pointwise convolutions around it become one node, which never stores the
+// values between the convolutions:
 //
 //   Conv(1x1) → Conv(depthwise) → Conv(1x1)  →  SeparableConv      one of the pointwise ones may be missing
 //
-// Only with constant weights: their shapes say which convolution it is, and training ones have gradients,
-// which read the values between them.
+// The weights must be constant: their shapes tell depthwise from pointwise convolutions, and gradients of
+// trained weights would read the values between the convolutions.
 #include <limits>
 
 #include "geometry/separable_convolution.h"
@@ -16,7 +16,8 @@
 namespace ortrain {
 namespace {
 
-// The largest windows that the kernel of SeparableConv takes, or that anybody means.
+// The largest sizes, strides and other steps of a window that the pass fuses; useful models have smaller
+// ones.
 constexpr int64_t kLargestKernel = 16, kLargestStride = 8, kLargestStep = 1 << 12;
 
 bool is_conv(const Node& node) {

@@ -22,7 +22,7 @@ const Graph* body_of(const Node& node) {
   return body ? body->get() : nullptr;
 }
 
-// Which carried values the body passes on.
+// The carried values that the body returns unchanged.
 std::vector<size_t> invariants(const Node& node, const Graph& body) {
   std::vector<size_t> found;
   if (body.inputs.size() != node.inputs.size() || node.inputs.size() < kCarried ||
@@ -80,7 +80,7 @@ bool hoist_invariants(Model& model) {
     return body && !invariants(node, *body).empty();
   };
   if (std::none_of(graph.nodes.begin(), graph.nodes.end(), has_invariants)) return false;
-  graph.make_inner_names_unique();  // so that what is outside is not hidden
+  graph.make_inner_names_unique();  // so that no inner name hides an outer value
   std::vector<Node> nodes;
   for (Node& given : graph.nodes) {
     if (!has_invariants(given)) {

@@ -2,10 +2,10 @@
 //
 //     Gather(Gelu(x W + b), 0)  →  Gather(Gelu(Gather(x, [0]) W + b), 0)
 //
-// A classifier over a sequence reads one position of its last layer. That layer then computes this position
-// alone, forward and backward: its feed-forward part, its projection, and the queries of its attention. Keys
-// and values are still those of all positions. If there is dropout in between, its distribution stays the
-// same, but the random numbers change.
+// A classifier over a sequence reads one position of its last layer. The pass lets that layer compute only
+// this position, forward and backward: its feed-forward part, its projection, and the queries of its
+// attention. Keys and values are still computed for all positions. Dropout between the layers keeps its
+// distribution, but draws other random numbers.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -32,7 +32,7 @@ struct Selection {
   std::vector<size_t> nodes;
 };
 
-// A value of which one position along an axis is needed.
+// A value from which a node needs one position along an axis.
 using Wanted = std::pair<std::string, int64_t>;
 
 class Selector {
@@ -63,7 +63,7 @@ class Selector {
     return std::vector<int64_t>(first, first + tensor->size());
   }
 
-  // What a Gather or Slice of the graph selects, if it is one position along one axis.
+  // The selection that a Gather or Slice makes, if it is one position along one axis.
   std::optional<Selection> selection_of(size_t n) const {
     const Node& node = graph_.nodes[n];
     if (!node.domain.empty() || node.inputs.empty() || !dims(node.inputs[0])) return std::nullopt;
@@ -93,7 +93,7 @@ class Selector {
     return slice->index < dim && slice->index >= -dim ? slice : std::nullopt;
   }
 
-  // All selections, those of the same position of a value together.
+  // All selections of the graph. Nodes that select the same position of a value are one selection.
   std::vector<Selection> selections() const {
     std::vector<Selection> found;
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
@@ -110,7 +110,7 @@ class Selector {
     return found;
   }
 
-  // What the node that produces `wanted.first` needs from its inputs to compute only one position of it.
+  // The positions of its inputs that a node needs to compute only one position of its output `wanted.first`.
   std::optional<InputPositions> needs(const Node& node, const Wanted& wanted, int64_t index) const {
     const auto& [value, axis] = wanted;
     const Operator* op = find_operator(node.domain, node.op_type);
@@ -210,7 +210,7 @@ class Selector {
             static_cast<size_t>(row->second.axis) < stated->second.dims->size())
           (*stated->second.dims)[static_cast<size_t>(row->second.axis)] = Dim{1, ""};
       } else if (std::count(s.nodes.begin(), s.nodes.end(), n)) {
-        // One position is left.
+        // The selected axis now has a single position.
         if (node.op_type == "Gather") {
           const Shape shape = pattern_.constant(node.inputs[1])->shape();
           node.inputs[1] = constant(s.value + "_only", Tensor::of(std::vector<int64_t>{0}, shape));

@@ -25,7 +25,7 @@ const Graph* branch_of(const Node& node, const Pattern& pattern) {
   return branch->get();
 }
 
-// Replaces the Ifs of the graph itself; a branch may contain more of them.
+// Replaces the Ifs of the graph itself, once; the branches that take their place may contain further Ifs.
 bool inline_once(Graph& graph) {
   const Pattern pattern(graph);
   if (std::none_of(graph.nodes.begin(), graph.nodes.end(),

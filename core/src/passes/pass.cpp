@@ -94,7 +94,7 @@ void run_passes(Model& model, PassPhase phase, const std::map<std::string, std::
     check_stop();
     if (static_cast<int>(pass.level) > level || !is_on(pass, config)) continue;
     if (pass.inference_only && phase != PassPhase::kInference) continue;
-    // What a pass makes of a model may need an operator that a build leaves out: then it is undone.
+    // A pass may add an operator that the build leaves out; its changes are then undone.
     const std::optional<Model> before =
         leaves_out_operators() && !lacks_operators(model.graph) ? std::optional(model) : std::nullopt;
     run_inside(pass, model);

@@ -29,8 +29,8 @@ constexpr Run making_artifacts(Run run) { return kArtifactsPart.is_built ? run :
 constexpr Pass kArtifactPasses[] = {
     // The nodes of a branch can only be matched once they are in the graph.
     {"inline_if", making_artifacts(inline_if)},
-    // Single nodes have better gradients than the steps they are written as. Nothing in one pattern is part
-    // of the other.
+    // A single node has a better gradient than the steps that it replaces. The patterns of these passes do
+    // not overlap.
     {"fuse_layer_normalization", making_artifacts(fuse_layer_normalization)},
     {"fuse_gelu", making_artifacts(fuse_gelu)},
     // After the fusions: a normalization in one node treats positions independently; its separate steps do
@@ -39,7 +39,7 @@ constexpr Pass kArtifactPasses[] = {
 };
 
 constexpr Pass kSessionPasses[] = {
-    // Later patterns then need not look through nodes that only rename.
+    // Later patterns then need not look through nodes that only rename values.
     {"remove_identity", remove_identity, PassLevel::kBasic},
     // Before attention and products become nodes that this pass does not look through.
     {"hoist_selection", needing({"Gather", "Slice"}, hoist_selection), PassLevel::kExtended, "select_early"},
@@ -49,12 +49,12 @@ constexpr Pass kSessionPasses[] = {
     {"hoist_invariants", needing({"Loop"}, hoist_invariants), PassLevel::kBasic},
     // Before convolutions and products are fused with anything else.
     {"fuse_quantized_conv", needing({"QuantizeLinear"}, fuse_quantized_conv), PassLevel::kExtended, "", true},
-    // The same.
+    // Before products are fused with anything else.
     {"fuse_quantized_product", needing({"DequantizeLinear"}, fuse_quantized_product), PassLevel::kExtended,
      "", true},
-    // Before transpositions are folded into the products that it consists of.
+    // Before transpositions are folded into the products of the pattern.
     {"fuse_cross_entropy", needing({"Transpose"}, fuse_cross_entropy)},
-    // The same.
+    // Before transpositions are folded into the products of attention.
     {"fuse_attention", needing({"Softmax"}, fuse_attention)},
     // Before fuse_product, which also fuses the multiplication by the derivative.
     {"save_activation_derivatives",
@@ -64,14 +64,14 @@ constexpr Pass kSessionPasses[] = {
     {"fuse_clip_gradient", needing({"Cast"}, fuse_clip_gradient)},
     // Before fuse_product: this brings an addend after a transposition next to its product.
     {"fold_transpose", needing({"Transpose"}, fold_transpose)},
-    // Models that were not trained here have the steps that it is written as.
+    // Models whose artifacts were not made here still have the separate steps of Gelu.
     {"fuse_gelu", needing({"Erf"}, fuse_gelu)},
-    // What follows a bias is fused with the convolution that has it.
+    // Once a convolution has its bias, the node after the addition can be fused with it.
     {"fuse_conv_bias", needing({"Conv"}, fuse_conv_bias)},
     // A normalization between a convolution and its activation must be removed before these are fused.
     {"fuse_conv_batch_normalization", needing({"BatchNormalization"}, fuse_conv_batch_normalization)},
     {"fuse_conv_activation", needing({"Conv"}, fuse_conv_activation)},
-    // With the biases and activations that convolutions have by now.
+    // After the passes that give convolutions their biases and activations.
     {"fuse_separable_conv", needing({"Conv", "FusedConv"}, fuse_separable_conv)},
     {"fuse_product", fuse_product},
     // The order of nodes is decided once the nodes no longer change.
@@ -79,9 +79,9 @@ constexpr Pass kSessionPasses[] = {
      "early_parameter_gradients"},
     // Marks the remaining convolutions.
     {"winograd", winograd},
-    // When it is known which nodes compute the gradients: nothing may change what they read.
+    // Once the nodes that compute gradients are final, since later passes must not change their inputs.
     {"bound_gradients", bound_gradients},
-    // After the bounds, which know the node that this pass replaces.
+    // After bound_gradients, which looks for the nodes that this pass replaces.
     {"accumulate_rows", needing({"GatherGrad"}, accumulate_rows)},
 };
 

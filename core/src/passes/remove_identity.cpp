@@ -1,5 +1,5 @@
-// Identity nodes only rename: their consumers read the original. So does a Cast to the type that the model
-// declares for a value.
+// Nodes that only rename a value are removed, and their readers read the original: Identity, and a Cast to
+// the type that the model declares for its input.
 
 #include <unordered_map>
 

@@ -1,5 +1,5 @@
-// An activation whose derivative is expensive computes it together with its value, and stores it in place of
-// its input, which only the gradient would have read:
+// An activation with an expensive derivative computes the derivative together with its value. The derivative
+// is stored in place of the activation's input, which only the gradient would have read:
 //
 //   Gelu(X) → Y, GeluGrad(dY, X)  →  GeluAndDerivative(X) → Y, S and Mul(dY, S)        the same for FastGelu,
 //   QuickGelu
@@ -12,7 +12,7 @@
 namespace ortrain {
 namespace {
 
-// The activation's name as used in that of its gradient operator; empty if there is none.
+// The name of the activation, as its gradient operator has it; empty if the node is not such a gradient.
 std::string_view activation_of(const Node& gradient) {
   if (gradient.domain != kMicrosoft) return {};
   for (const std::string_view name : {"Gelu", "FastGelu", "QuickGelu"})

@@ -15,12 +15,13 @@ bool schedule_weight_gradients(Model& model) {
   Graph& graph = model.graph;
   const size_t count = graph.nodes.size();
 
-  // The accumulator that a node works for, if it works for exactly one: true of the accumulator itself, and
-  // of nodes read only by such nodes. The nodes on the path to earlier layers work for many.
+  // The accumulator that a node works for: an accumulator works for itself, and another node for the
+  // accumulator that all its readers work for. Nodes on the path to earlier layers work for many
+  // accumulators.
   constexpr size_t kNone = SIZE_MAX, kMany = SIZE_MAX - 1;
   const auto join = [](size_t a, size_t b) { return a == kNone || a == b ? b : b == kNone ? a : kMany; };
   std::vector<size_t> works_for(count, kNone);
-  std::unordered_map<std::string, size_t> read_for;  // values
+  std::unordered_map<std::string, size_t> read_for;  // by value: what its readers work for
   std::unordered_map<std::string, size_t> producer;
   for (size_t i = count; i-- > 0;) {
     const Node& node = graph.nodes[i];
@@ -40,7 +41,7 @@ bool schedule_weight_gradients(Model& model) {
     }
   }
 
-  // After which of the other nodes an accumulator and the nodes that work for it are placed.
+  // `own`: an accumulator and the nodes that work only for it. `others`: the nodes whose results these read.
   std::vector<std::set<size_t>> own(count), others(count);
   for (size_t i = 0; i < count; ++i) {
     if (works_for[i] == kMany) continue;
@@ -56,8 +57,8 @@ bool schedule_weight_gradients(Model& model) {
     for (const size_t i : others[a]) waiting[i].push_back(a);
   }
 
-  // The other nodes keep their order; each is followed by the gradients for which it was the last missing
-  // input.
+  // The other nodes keep their order. Each is followed by the accumulators for which it computes the last
+  // missing input.
   std::vector<size_t> order;
   const auto append = [&](const std::set<size_t>& nodes) {
     order.insert(order.end(), nodes.begin(), nodes.end());

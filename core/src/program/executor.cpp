@@ -15,10 +15,10 @@ namespace ortrain {
 
 namespace {
 
-// How many segments are cached: for the shapes of a graph's inputs, and for the shapes of what a segment
-// produces. The least recently used one is evicted.
+// The capacities of the caches of segments: by the shapes of a graph's inputs, by the shapes of the results
+// of a segment, and by the shapes of a subgraph's inputs. The least recently used segment is evicted.
 constexpr size_t kPrograms = 8, kSuccessors = 64, kOfSubgraphs = 256;
-// From how many shareable nodes a separate Program pays off.
+// The number of shareable nodes from which a separate Program pays off, and the most tails after a segment.
 constexpr size_t kWorthSharing = 8, kTails = 8;
 constexpr size_t kNoOutput = SIZE_MAX;
 
@@ -26,8 +26,8 @@ constexpr size_t kNoOutput = SIZE_MAX;
 struct Cell {
   ValueRef value;       // in the current run
   TensorBuffer buffer;  // its memory, if it is produced here
-  Tensor view;          // what `value` refers to, if the memory is owned elsewhere
-  Sequence sequence;    // or, if it is a sequence produced here
+  Tensor view;          // the value itself, if the memory is owned elsewhere
+  Sequence sequence;    // its elements, if it is a sequence produced here
 };
 
 // Where a node that runs between Programs finds an input.
@@ -38,8 +38,8 @@ struct Source {
   ValueRef value() const { return cell ? cell->value : fixed; }
 };
 
-// What a segment is compiled for: whether a value is a tensor, and if so its type and shape. Neither a
-// Program nor the plan depends on the contents of a sequence.
+// The kind of value for which a segment is compiled: a tensor of a type and shape, a sequence, or nothing.
+// Neither a Program nor the plan depends on the contents of a sequence.
 struct Form {
   enum Kind { kTensor, kSequence, kNothing } kind;
   DType dtype = DType::kUndefined;
@@ -78,7 +78,8 @@ struct Tail {
 };
 
 struct Segment {
-  // What it was compiled for. No variant: it reads none of the constants that differ between variants.
+  // The values for which it was compiled. No variant: it reads none of the constants that differ between
+  // variants.
   std::optional<int> variant;
   std::vector<Form> forms;                          // of the values that its cache compares
   std::vector<std::pair<Source, Tensor>> contents;  // and the contents of some values
@@ -90,25 +91,25 @@ struct Segment {
   std::vector<std::pair<const Cell*, size_t>> passed;  // sequences that are graph outputs unchanged
 
   bool last = false;
-  SegmentPlan plan;                                // what is known at its end, and what remains to be done
+  SegmentPlan plan;                                // values known at its end, and nodes that remain
   std::vector<int> outputs;                        // of the graph, not produced yet
   std::vector<std::pair<int, const Cell*>> known;  // values in cells that are read later
   std::vector<const Cell*> results;                // of the dynamic nodes: their types select the successor
   Segments next;
-  std::map<int, SegmentPlan> references;  // per variant: that of the first successor, if it was the last
-  std::list<Tail> tails;                  // of the successors
-  Tail* tail = nullptr;                   // that of this one
+  std::map<int, SegmentPlan> references;  // by variant: plan of the first successor, if it was last
+  std::list<Tail> tails;                  // shared by the successors
+  Tail* tail = nullptr;                   // the tail that was split off from this segment
 };
 
 struct Tail::Compiled {
   std::shared_ptr<Segment> segment;
-  SegmentPlan before;  // after which it was compiled
+  SegmentPlan before;  // the plan after which the segment was compiled
 };
 
 struct Body {
   Executor* executor = nullptr;
   std::vector<Source> captured;                        // inputs after those of the subgraph
-  std::vector<std::pair<std::string, Source>> around;  // all that it reads from the enclosing graphs
+  std::vector<std::pair<std::string, Source>> around;  // all values that it reads from the enclosing graphs
 };
 
 struct DynamicStep {
@@ -164,12 +165,12 @@ struct Executor::Impl {
   Tensors constants;
   std::unordered_map<std::string, Cell> cells;
   std::vector<Cell*> input_cells;
-  bool whole = true;                                       // one Program, unless found otherwise
-  std::unordered_set<std::string> read;                    // values that nodes or outputs read
-  std::vector<std::pair<size_t, size_t>> doubled;          // outputs that repeat other outputs
+  bool whole = true;                               // whether one Program runs the graph, as far as is known
+  std::unordered_set<std::string> read;            // values that nodes or outputs read
+  std::vector<std::pair<size_t, size_t>> doubled;  // outputs that repeat other outputs
   std::unordered_map<std::string, size_t> output_indices;  // of the first output with a name
   std::vector<ValueRef> places_of_outputs;                 // in the current run
-  std::optional<PlanGraph> plan_graph;                     // if it is not one Program
+  std::optional<PlanGraph> plan_graph;                     // present if several Programs run the graph
   Segments first;
   std::map<const Graph*, std::unique_ptr<Executor>> bodies;  // of the nodes' subgraphs
   size_t capacity = kPrograms;
@@ -396,7 +397,8 @@ Tail* Executor::Impl::split(Segment& before, const SegmentPlan& plan, const RunS
   return &before.tails.back();
 }
 
-// What is left to do after a segment, or, without one, all that the graph does.
+// The request for the part of the graph that remains after a segment; for the whole graph if there is no
+// segment.
 SegmentRequest Executor::Impl::segment_request(const Segment* before, const RunScope& scope) {
   SegmentRequest wanted;
   wanted.graph = &*plan_graph;
@@ -417,7 +419,7 @@ SegmentRequest Executor::Impl::segment_request(const Segment* before, const RunS
   return wanted;
 }
 
-// The plan of a segment and its Program.
+// Plans a segment and compiles its Program.
 void Executor::Impl::plan_and_compile(Segment& segment, SegmentRequest& wanted, Segment* before,
                                       const RunScope& scope) {
   SegmentPlan& plan = segment.plan;
@@ -441,7 +443,7 @@ void Executor::Impl::plan_and_compile(Segment& segment, SegmentRequest& wanted, 
           plan.rest.empty() ? "" : plan.rest.front()->node->label(), ": its inputs cannot be computed");
 }
 
-// Where the segment's values come from and where they go.
+// Finds the places that a segment reads and writes.
 void Executor::Impl::connect(Segment& segment, const SegmentRequest& wanted, const RunScope& scope) {
   const PlanGraph& planned = *plan_graph;
   const SegmentPlan& plan = segment.plan;
@@ -475,7 +477,7 @@ void Executor::Impl::connect(Segment& segment, const SegmentRequest& wanted, con
           segment.outputs.empty() ? "" : planned.name(segment.outputs[0]), "' is not produced by any node");
 }
 
-// Which of the values known at the segment's end are read later.
+// Notes which of the values known at the segment's end are read later.
 void Executor::Impl::keep_known(Segment& segment, const SegmentRequest& wanted) {
   const SegmentPlan& plan = segment.plan;
   std::vector<bool> needed(plan_graph->value_count());
@@ -484,7 +486,7 @@ void Executor::Impl::keep_known(Segment& segment, const SegmentRequest& wanted) 
     for (const int value : node->read) needed[static_cast<size_t>(value)] = true;
   const auto keep = [&](int value) {
     if (value < 0 || !needed[static_cast<size_t>(value)]) return false;
-    needed[static_cast<size_t>(value)] = false;  // once
+    needed[static_cast<size_t>(value)] = false;  // lists each value once
     segment.known.emplace_back(value, &cell(value));
     return true;
   };
@@ -568,7 +570,8 @@ DynamicStep Executor::Impl::prepare(const Node& node, const SegmentPlan& plan, c
     if (!shared || !*shared) continue;
     const Graph& body = **shared;
     Body& made = step.bodies[attribute];
-    // What the subgraph reads from the enclosing graphs, besides what is the same in every run.
+    // The values that the subgraph reads from the enclosing graphs. Those that are equal in every run become
+    // constants.
     Node reader;
     reader.attributes[attribute] = value;
     std::vector<std::string> captured = values_read(reader);
@@ -638,7 +641,7 @@ void Executor::Impl::run_dynamic(DynamicStep& step, OutputPlaces& places, const 
                           start, Profile::Clock::now());
 }
 
-// The limits on values that no node makes.
+// Checks the limits on the values that the caller gives.
 void Executor::Impl::check_given(std::span<const ValueRef> given, const RunScope& scope) const {
   for (size_t i = 0; i < given.size(); ++i)
     if (const Tensor* tensor = given[i].tensor())
@@ -676,7 +679,7 @@ void Executor::Impl::run(std::span<const ValueRef> given, OutputPlaces& places, 
     Segment* next = find(segment->next, results, scope.variant);
     if (!next) {
       next = &add(segment->next, kSuccessors, results, compile(segment, scope));
-      // The tail computes the same after any other segment that was split before it.
+      // The tail computes the same outputs after any other segment that was split before it.
       if (segment->tail && next->contents.empty() && next->last)
         segment->tail->compiled[scope.variant] = {segment->next.front(), segment->plan};
     }

@@ -19,7 +19,8 @@ MemoryPlan place(const std::vector<MemoryRequest>& requests, const std::vector<s
   std::vector<size_t> placed;  // by offset
   for (const size_t i : order) {
     const MemoryRequest& r = requests[i];
-    // The smallest gap that fits between pieces in use at the same time; else after the last of them.
+    // Finds the smallest gap that fits between pieces in use at the same time, or else the end of the last
+    // piece.
     size_t free_from = 0, best = SIZE_MAX, best_gap = SIZE_MAX;
     for (const size_t j : placed) {
       if (requests[j].last < r.first || requests[j].first > r.last) continue;
@@ -56,7 +57,7 @@ MemoryPlan plan_memory(const std::vector<MemoryRequest>& requests) {
   const size_t pairs = std::max<size_t>(1, requests.size() * requests.size());
   for (size_t left = std::min(kAttempts, kWork / pairs); left > 0 && best.bytes > least + least / 100;
        --left) {
-    // The piece that ended up on top is placed first.
+    // The next attempt first places the piece with the highest end.
     const auto top = std::find_if(order.begin(), order.end(), [&](size_t i) {
       return plan.offsets[i] + requests[i].bytes == plan.bytes;
     });

@@ -12,7 +12,7 @@ namespace ortrain {
 
 namespace {
 
-// A quoted JSON string.
+// The text as a quoted JSON string.
 std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (const char ch : text) {

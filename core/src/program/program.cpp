@@ -45,14 +45,14 @@ struct Storage {
   Where where = Where::kArena;
   size_t bytes = 0;
   Tensor fixed;           // kFixed: keeps the memory alive
-  size_t input = 0;       // kInput: which one
-  size_t output = 0;      // kOutput: the same
+  size_t input = 0;       // kInput: number of the input
+  size_t output = 0;      // kOutput: number of the output
   int first = INT32_MAX;  // kArena: the steps between which it is in use
   int last = -1;
   std::vector<int> values;  // the values stored in it
 };
 
-// A value of the graph: what it is and where it is stored.
+// A value of the graph, and the place where it is stored.
 struct Value {
   std::string name;
   DType dtype = DType::kUndefined;
@@ -90,15 +90,15 @@ struct Program::Impl {
   size_t input_count = 0;
   std::vector<std::pair<DType, Shape>> input_types;
   std::vector<int> input_storages;
-  std::vector<int> direct_storages;  // that are stored in tensors given for outputs
+  std::vector<int> direct_storages;  // in tensors that callers give for outputs
   std::vector<size_t> offsets;       // of arena storages
   ProgramMemory memory;
   std::shared_ptr<Arena> arena;
-  uint64_t arena_generation = UINT64_MAX;  // no place yet
+  uint64_t arena_generation = UINT64_MAX;  // different from that of any arena: addresses are not set
   std::vector<std::byte*> addresses;
   std::vector<FiniteCheck> checks;  // of each step, if the run is checked
   size_t interruptible = SIZE_MAX;  // the last step before which a run may stop
-  // States that are up to date once so many steps have run, in that order.
+  // After how many steps each state is up to date, in ascending order.
   std::vector<std::pair<size_t, std::string>> updates;
 
   int add_storage(Storage storage) {
@@ -119,7 +119,7 @@ struct Program::Impl {
       if (storages[i].where == Where::kArena) addresses[i] = arena->base() + offsets[i];
     arena_generation = arena->generation();
   }
-  // Of the arena, only what is in use at this step can be accessed.
+  // Allows access only to the parts of the arena that are in use at this step.
   void guard(size_t step) const {
     forbid_access(arena->base(), arena->bytes());
     for (size_t i = 0; i < storages.size(); ++i) {
@@ -142,7 +142,7 @@ namespace {
 class Compiler {
  public:
   Compiler(Program::Impl& program, const ProgramRequest& request) : program_(program), request_(request) {}
-  // `nodes` are those of the requested graph, or others that compute the same.
+  // `nodes` are those of the requested graph, or others that compute the same outputs.
   void compile(const std::vector<Node>& nodes);
 
   // Used by the node contexts.
@@ -155,7 +155,7 @@ class Compiler {
   int add_value(Value v);
   // The wide form of value v.
   int wide_form(int v);
-  // Gives value v memory if it has none: its other form is converted.
+  // Gives value v memory if it has none, and converts its other form into it.
   void materialize(int v, const Node* node);
   int uses(const std::string& name) const {
     const auto found = uses_.find(name);
@@ -228,7 +228,7 @@ class Compiler {
 
   Program::Impl& program_;
   const ProgramRequest& request_;
-  const Node* node_ = nullptr;  // the one being compiled
+  const Node* node_ = nullptr;  // the node that is being compiled
   size_t fixed_bytes_ = 0;      // of values that are computed while compiling
   std::unordered_map<std::string, int> value_index_;
   std::unordered_map<std::string, int> uses_;
@@ -313,14 +313,14 @@ class NodeKernel : public KernelContext {
   // Whether the shape rule has stated the value of every output that is read, so that no kernel is needed.
   bool all_known() const {
     const Operator* op = find_operator(node().domain, node().op_type);
-    if (op && op->traits.updates != 0) return false;  // it may have been run for what it updates
+    if (op && op->traits.updates != 0) return false;  // the updates count even if the outputs are known
     for (size_t o = 0; o < made_.size(); ++o)
       if (made_[o] < 0 && has_output(o) && (o == 0 || wanted(o))) return false;
     return true;
   }
 
-  // Whether the outputs have no elements, and running the node has no other effect: then it needs no kernel,
-  // whose loops could go through other dimensions. The outputs get their memory here.
+  // Whether the outputs have no elements and the node has no other effect. Such a node needs no kernel, whose
+  // loops might run over the other dimensions. The outputs get their memory here.
   bool makes_nothing(const Operator& op) {
     if (op.traits.impure || op.traits.updates != 0) return false;
     for (size_t o = 0; o < made_.size(); ++o)
@@ -636,7 +636,7 @@ void Compiler::find_placements() {
   }
 }
 
-// Passes an exception on with the node in its message.
+// Throws the current exception again, with the node in its message.
 [[noreturn]] void rethrow_for(const Node* node, const char* otherwise) {
   const std::string label = node ? node->label() : otherwise;
   try {
@@ -706,7 +706,7 @@ void Compiler::compile_node(const Node& node) {
   }
 }
 
-// Who reads which value.
+// Counts the readers of each value.
 void Compiler::count_uses() {
   uses_ = {};
   for (const Node& node : program_.graph.nodes)
@@ -721,7 +721,7 @@ void Compiler::count_uses() {
   }
 }
 
-// A constant, or state of the model.
+// Adds a constant, or state of the model.
 void Compiler::add_given(const std::string& name, const Tensor& tensor, bool constant) {
   if (find_value(name) >= 0) return;
   Value v;
@@ -736,7 +736,7 @@ void Compiler::add_given(const std::string& name, const Tensor& tensor, bool con
   add_value(std::move(v));
 }
 
-// The values that exist before the first node runs.
+// Adds the values that exist before the first node runs.
 void Compiler::add_inputs_and_constants() {
   for (size_t i = 0; i < request_.inputs.size(); ++i) {
     Value v;
@@ -763,7 +763,8 @@ void Compiler::add_inputs_and_constants() {
     if (uses(name) > 0) add_given(name, tensor, true);
 }
 
-// The requested outputs; the first of them are written to the caller's memory, if nothing else uses it.
+// Sets the requested outputs. The first `direct_outputs` of them are written to the caller's memory, unless
+// this memory has another use too.
 void Compiler::set_outputs() {
   for (const std::string& name : request_.outputs) {
     const int v = find_value(name);
@@ -904,9 +905,9 @@ std::unique_ptr<Program::Impl> compile(const ProgramRequest& request, const std:
   return program;
 }
 
-// The program that computes the same within the memory budget, which `whole` exceeds. The memory of each
-// choice of values to drop is first estimated, then found by compiling; the target of the estimate is
-// adjusted until the result fits.
+// A program for the same outputs within the memory budget, which `whole` exceeds. The memory of each choice
+// of values to drop is first estimated, then found by compiling; the target of the estimate is adjusted until
+// the result fits.
 std::unique_ptr<Program::Impl> compile_within_budget(const ProgramRequest& request,
                                                      const Program::Impl& whole) {
   constexpr int kAttempts = 5;
@@ -931,7 +932,8 @@ std::unique_ptr<Program::Impl> compile_within_budget(const ProgramRequest& reque
     if (target <= fits || target >= too_much) target = (fits + too_much) / 2;
   }
   if (best) return best;
-  // From keeping everything down to the smallest choice there is: the first that fits, else the smallest.
+  // Tries choices from the whole memory down to the smallest choice, and returns the first that fits. If none
+  // fits, the error names the least memory that was found.
   size_t least = whole.memory.arena;
   int failures = 0;
   for (target = static_cast<double>(whole.memory.arena); failures < 3; target *= kStep) {
@@ -947,8 +949,8 @@ std::unique_ptr<Program::Impl> compile_within_budget(const ProgramRequest& reque
        " bytes with recomputation, ", whole.memory.arena, " without");
 }
 
-// The program that computes the same in the least memory that costs at most about an eighth more time, by the
-// cost model of recomputation; `whole` itself if a tenth less memory costs more.
+// A program for the same outputs in the least memory that costs at most about an eighth more time by the cost
+// model of recomputation; `whole` itself if even a tenth less memory costs more time than that.
 std::unique_ptr<Program::Impl> compile_in_less(const ProgramRequest& request,
                                                std::unique_ptr<Program::Impl> whole) {
   constexpr double kMoreTime = 0.12;
@@ -956,7 +958,8 @@ std::unique_ptr<Program::Impl> compile_in_less(const ProgramRequest& request,
   const Footprint footprint = footprint_of(*whole);
   const double seconds = seconds_of(footprint), longest = kMoreTime * seconds;
   const size_t arena = whole->memory.arena;
-  // Apart from `whole`, which ends before another program is compiled: both would take memory at once.
+  // Moved out of `whole`, which is released before another program is compiled: both would take memory at
+  // once.
   std::vector<Node> nodes = std::move(whole->graph.nodes);
   Recomputation recomputation(nodes, request.outputs, footprint);
   double estimate = longest;
@@ -971,7 +974,7 @@ std::unique_ptr<Program::Impl> compile_in_less(const ProgramRequest& request,
     estimate *= longest / more;
   }
   if (!whole) return compile(request, nodes);
-  whole->graph.nodes = std::move(nodes);  // in the same memory, to which its steps point
+  whole->graph.nodes = std::move(nodes);  // the steps of `whole` point to these nodes
   return whole;
 }
 
@@ -1057,7 +1060,7 @@ Program::Program(const ProgramRequest& request)
   } else if (request.memory_budget > 0 && impl_->memory.arena > request.memory_budget) {
     impl_ = compile_within_budget(request, *impl_);
   }
-  if (request.memory_budget > 0) system::return_freed_memory();  // of the search
+  if (request.memory_budget > 0) system::return_freed_memory();  // freed by the search
   if (impl_->memory.arena > request.limits.bytes)
     reject_bytes(nullptr, impl_->memory.arena, request.limits.bytes);
   if (request.check_finite) impl_->checks = checks_of(*impl_);

@@ -21,8 +21,9 @@ bool has_subgraph(const Node& node) {
   });
 }
 
-// How output 0 of a node, or any output if this is kSame, can be recomputed. `read` are the values that some
-// node reads, `updated` those that some node overwrites.
+// How a node can be recomputed. kSame: the node itself can compute any of its outputs again; kOtherwise: a
+// different node can compute output 0 again. `read` are the values that some node reads, `updated` those that
+// some node overwrites.
 Again how_again(const Node& node, const std::unordered_set<std::string>& read,
                 const std::unordered_set<std::string>& updated) {
   const Operator* op = find_operator(node.domain, node.op_type);
@@ -65,7 +66,7 @@ Recomputation::Recomputation(const std::vector<Node>& nodes, const std::vector<s
     scale_ = static_cast<double>(footprint.live) / static_cast<double>(peak);
 }
 
-// The values of the nodes, and in whose memory each of them is.
+// Numbers the values of the nodes, and finds the value in whose memory each of them is.
 void Recomputation::number_values(const Footprint& footprint) {
   const auto value = [&](const std::string& name) {
     if (name.empty()) return -1;
@@ -113,8 +114,8 @@ void Recomputation::mark_forward() {
   }
 }
 
-// Which values cannot be dropped, as they cannot be computed again or are not worth it, and which values the
-// backward pass reads. Both hold for a memory, whatever the names and shapes of the values in it.
+// Marks the values that cannot be dropped, because they cannot be computed again or are too small, and the
+// values that the backward pass reads. Values of other names and shapes in the same memory share these marks.
 void Recomputation::mark_kept() {
   const auto updated = updated_state(nodes_);
   std::unordered_set<std::string> read;
@@ -129,7 +130,8 @@ void Recomputation::mark_kept() {
     for (size_t o = 0; o < outputs_[i].size(); ++o) {
       const int v = outputs_[i][o];
       Value* made = memory_of(v);
-      // Another shape of a value of the forward pass may be made again wherever that value is.
+      // The backward pass can give a value of the forward pass another shape again wherever that value is
+      // available.
       if (!made || (!forward_[i] && values_[static_cast<size_t>(v)].memory != v)) continue;
       made->must_keep |= values_[static_cast<size_t>(v)].bytes < kSmall || again == Again::kNever ||
                          (again != Again::kSame && o > 0);
@@ -141,7 +143,8 @@ void Recomputation::mark_kept() {
     if (Value* made = memory_of(v)) made->must_keep = true;
 }
 
-// The nodes that do something and the values that take memory, in the numbers of the search.
+// The search over the nodes that compute something and the values that take memory, with its numbers for
+// them.
 RecomputationSearch Recomputation::make_search(const Footprint& footprint) {
   RecomputationSearch::Values values;
   numbers_.assign(values_.size(), -1);
@@ -196,7 +199,8 @@ bool Recomputation::is_dropped(const Kept& kept, const std::string& name) const 
   const auto at = index_.find(name);
   if (at == index_.end()) return false;
   const Value& value = values_[static_cast<size_t>(at->second)];
-  // Another shape that the backward pass gives a value is made of what is read there, and not again.
+  // If the backward pass gives a value another shape, the value itself is recomputed, not the value with that
+  // shape.
   if (value.memory < 0 || !forward_[static_cast<size_t>(value.producer)]) return false;
   return !kept[static_cast<size_t>(numbers_[static_cast<size_t>(value.memory)])];
 }

@@ -10,12 +10,13 @@ namespace ortrain {
 
 namespace {
 
-constexpr double kStage = 0.8;                         // of the memory: the next target of the descent
-constexpr double kTenth = 0.9;                         // of the memory: a tenth less
-constexpr std::array kShares = {0.8, 0.9, 0.95, 1.0};  // of a target: states of the descent that are tried
-// A choice of segments that takes longer than the best of the descent times this is not worth a try.
+constexpr double kStage = 0.8;                         // of the memory in use: the next target of the descent
+constexpr double kTenth = 0.9;                         // of the memory in use: a tenth less
+constexpr std::array kShares = {0.8, 0.9, 0.95, 1.0};  // of a target: for each, the descent gives a choice
+// A choice of segments is tried only if it takes less time than the best choice of the descent times this
+// factor.
 constexpr double kPromising = 2;
-// Nodes that the estimates of a descent may visit: seconds.
+// The most nodes that the estimates of a descent may visit, which takes seconds.
 constexpr long kWork = 200'000'000;
 
 void undo(const std::vector<int>& changed, Kept& kept) {
@@ -41,7 +42,7 @@ RecomputationSearch::RecomputationSearch(std::vector<StepNode> nodes, Values val
   states_.push_back({{}, whole_, cost_.seconds});
 }
 
-// The moves that drop values which are worth it: not those that are next to nothing.
+// The moves that drop enough bytes to be worth a try.
 std::vector<RecomputationSearch::Move> RecomputationSearch::moves() const {
   constexpr size_t kShare = 16384;
   constexpr long kTries = 2, kOfWork = 16;
@@ -55,7 +56,7 @@ std::vector<RecomputationSearch::Move> RecomputationSearch::moves() const {
     if (bytes > cost_.peak / kShare) sizes.emplace_back(bytes, i);
   }
   stable_sort(sizes, [](const auto& a, const auto& b) { return a.first > b.first; });
-  // The largest, if trying all of them would take too long.
+  // Only the largest, if trying all of them would take too long.
   const long most = kWork / (kTries * kOfWork * static_cast<long>(nodes_.size()));
   if (std::cmp_greater(sizes.size(), most)) sizes.resize(static_cast<size_t>(std::max(most, 1L)));
   std::vector<Move> found;
@@ -66,7 +67,7 @@ std::vector<RecomputationSearch::Move> RecomputationSearch::moves() const {
   return found;
 }
 
-// Changes what is kept, and returns the values that changed: nothing if the move does not apply.
+// Changes which values are kept, and returns the values that changed: nothing if the move does not apply.
 std::vector<int> RecomputationSearch::make_move(const Move& move, Kept& kept) const {
   std::vector<int> changed;
   const auto set = [&](int v, bool keep) {
@@ -80,14 +81,14 @@ std::vector<int> RecomputationSearch::make_move(const Move& move, Kept& kept) co
   const size_t dropped = changed.size();
   for (const int v : nodes_[move.node].reads) set(v, true);
   if (changed.size() > dropped) return changed;
-  undo(changed, kept);  // it is the move without inputs
+  undo(changed, kept);  // the same as the move that does not keep inputs
   return {};
 }
 
-// Makes one move after another until the target is met, each time the one that saves most relative to its
-// cost in time. Only bytes above `goal` count as saved; it is lower than the target if moves are to prepare
-// for others. What a move is worth changes little from one to the next, so only that of the best ones is
-// found again each time, and of those that are worth about as much, as in equal layers, the first is made.
+// Makes moves until the target is met, each time the move that saves most relative to its cost in time. Only
+// bytes above `goal` count as saved; `goal` is lower than the target if moves shall prepare for later moves.
+// The worth of a move changes little from one move to the next, so only the worth of the best moves is found
+// again each time. Among moves of about equal worth, as in equal layers, the first is made.
 bool RecomputationSearch::descend_once(size_t target, size_t goal) {
   cost_ = estimate_(now_, goal);
   const auto worth = [&](const Move& move) {
@@ -95,7 +96,7 @@ bool RecomputationSearch::descend_once(size_t target, size_t goal) {
     if (changed.empty()) return 0.0;
     const StepCost tried = estimate_(now_, goal);
     undo(changed, now_);
-    // The extra time counts as at least that of one call.
+    // The extra time counts as at least the time of one call.
     return (cost_.excess - tried.excess) / std::max(1e-6, tried.seconds - cost_.seconds);
   };
   constexpr double kAlike = 0.8;
@@ -132,7 +133,7 @@ bool RecomputationSearch::descend_once(size_t target, size_t goal) {
   return true;
 }
 
-// Goes on until the target is met or nothing saves memory any more.
+// Descends in stages until the target is met or no move saves memory.
 void RecomputationSearch::descend(size_t target) {
   while (!exhausted_ && cost_.peak > target) {
     const auto next = std::max(target, static_cast<size_t>(kStage * static_cast<double>(cost_.peak)));
@@ -159,8 +160,8 @@ std::vector<RecomputationSearch::Choice> RecomputationSearch::on_descent(size_t 
   return found;
 }
 
-// Keeps what crosses the boundaries of segments of the forward pass, each of which produces about `bytes`
-// that the backward pass reads (Chen et al., algorithm 3).
+// Keeps the values that cross the boundaries of segments of the forward pass, each of which produces about
+// `bytes` that the backward pass reads (Chen et al., algorithm 3).
 Kept RecomputationSearch::segments(double bytes) const {
   Kept kept(values_.must_keep.begin(), values_.must_keep.end());
   double sum = 0;
@@ -196,7 +197,8 @@ std::vector<RecomputationSearch::Choice> RecomputationSearch::of_segments(size_t
   return found;
 }
 
-// Drops more of a choice until it meets the target, apart from the descent; `goal` as in descend_once.
+// Drops more values of a choice until it meets the target, without a change of the descent; `goal` as in
+// descend_once.
 bool RecomputationSearch::drop_more(Choice& choice, size_t target, size_t goal) {
   const size_t known = states_.size();
   const StepCost before = cost_;
@@ -208,7 +210,8 @@ bool RecomputationSearch::drop_more(Choice& choice, size_t target, size_t goal) 
   return met;
 }
 
-// Descents to a target that the common one did not reach, each with another goal: the first that reaches it.
+// Tries new descents to a target that the common descent did not reach, each with another goal, and returns
+// the first that reaches it.
 std::optional<RecomputationSearch::Choice> RecomputationSearch::start_anew(size_t target) {
   for (const double share : {1.0, 0.9, 0.8, 0.6}) {
     Choice choice{all_, {}};
@@ -217,9 +220,9 @@ std::optional<RecomputationSearch::Choice> RecomputationSearch::start_anew(size_
   return std::nullopt;
 }
 
-// Drops what takes much less time for its size than what the choice has dropped so far, if that takes no
-// memory elsewhere: what is expensive then fits instead. Of moves that save the same at the peak the descent
-// prefers those of values that live longer.
+// Drops values that take much less time for their size than the values that the choice has dropped so far, if
+// the peak does not rise. Expensive values then fit instead. The descent did not drop these cheap values
+// because, of moves that save equally at the peak, it prefers those of values that live longer.
 void RecomputationSearch::drop_what_is_cheap(Choice& choice) {
   constexpr double kMuchLess = 0.5;
   const double usual = choice.cost.seconds / static_cast<double>(whole_ - choice.cost.peak + 1);
@@ -239,7 +242,7 @@ void RecomputationSearch::drop_what_is_cheap(Choice& choice) {
   }
 }
 
-// Keeps what turns out to fit after all, the most expensive for its size first.
+// Keeps dropped values that fit after all, the most expensive for their size first.
 void RecomputationSearch::keep_what_fits(Choice& choice, size_t target) {
   std::vector<std::pair<double, size_t>> order;
   for (const StepNode& node : nodes_)
@@ -258,7 +261,7 @@ void RecomputationSearch::keep_what_fits(Choice& choice, size_t target) {
 }
 
 std::optional<RecomputationSearch::Choice> RecomputationSearch::within(size_t target) {
-  // Further down, for choices that keep what is expensive.
+  // Descends below the target, for choices that then keep expensive values.
   descend(static_cast<size_t>(kShares.front() * static_cast<double>(target)));
   std::vector<Choice> found = on_descent(target);
   if (found.empty())
@@ -294,7 +297,7 @@ std::optional<RecomputationSearch::Choice> RecomputationSearch::within(size_t ta
 std::optional<RecomputationSearch::Choice> RecomputationSearch::least(double seconds) {
   constexpr int kHalvings = 3;
   double fits = static_cast<double>(whole_), too_few = kTenth * fits;
-  // As far as the descent itself is fast enough, nothing has to be kept after all.
+  // While the descent alone is fast enough, no dropped value need be kept again.
   for (descend(static_cast<size_t>(too_few)); descent_meets(too_few, seconds);
        descend(static_cast<size_t>(too_few)))
     fits = std::exchange(too_few, kTenth * too_few);

@@ -32,7 +32,7 @@ class Planner {
 
  private:
   using Kind = KnownValue::Kind;
-  // What the planner records about a value.
+  // The facts that the planner records about a value.
   enum Mark : uint8_t {
     kComputed = 1,  // by a node of the Program
     kFound = 2,     // by a dynamic node
@@ -55,7 +55,7 @@ class Planner {
     Shape shape = tensor.shape();
     know(value, {Kind::kConstant, dtype, std::move(shape), std::move(tensor), of_variant});
   }
-  // Replaces a node whose condition is known with the nodes of that branch.
+  // Replaces a node whose condition is known with the nodes of the branch that it takes.
   bool splice(const PlanNode& node);
   // Makes the outputs constants; false if they are not tensors.
   bool run_now(const PlanNode& node);
@@ -86,7 +86,7 @@ class Planner {
   std::optional<StatedShapes> stated_shapes_;
 };
 
-// What a shape rule sees.
+// The node and inputs that a shape rule sees.
 class PlannedShapes : public ShapeContext {
  public:
   PlannedShapes(const Planner& planner, const PlanNode& node)
@@ -165,7 +165,7 @@ class ConstantRun : public DynamicContext {
   }
 
   std::vector<Tensor> results;
-  bool tensors = true;  // and nothing else
+  bool tensors = true;  // whether all results are tensors
 
  private:
   const Planner& planner_;
@@ -184,7 +184,7 @@ Planner::Planner(const SegmentRequest& request) : request_(request) {
       know(graph.number(name), {Kind::kState, tensor.dtype(), tensor.shape()});
     for (const auto& [name, tensor] : *request.fixed) add_constant(graph.number(name), tensor);
   }
-  // A plan for every variant was made with the constants of one of them.
+  // A plan for every variant contains the constants of a single variant, which are replaced here.
   for (const auto& [name, tensor] : *request.of_variant) add_constant(graph.number(name), tensor, true);
   for (const auto& [value, given] : request.values) {
     const KnownValue* known = find(value);
@@ -398,7 +398,7 @@ bool same_rest(const SegmentPlan& plan, const SegmentPlan& other) {
 
 std::unordered_set<int> unchanged_nodes(const SegmentPlan& plan, const SegmentPlan& other) {
   const auto same = [&](int value) { return same_value(plan, other, value); };
-  std::unordered_set<int> unchanged, needed;          // what the remaining nodes read
+  std::unordered_set<int> unchanged, needed;          // values that the remaining nodes read
   std::unordered_set<int> read_after, updated_after;  // states, by the remaining nodes
   for (size_t n = plan.nodes.size(); n-- > 0;) {
     const PlanNode& node = *plan.nodes[n];
@@ -407,7 +407,7 @@ std::unordered_set<int> unchanged_nodes(const SegmentPlan& plan, const SegmentPl
                   std::all_of(node.outputs.begin(), node.outputs.end(), same) &&
                   std::none_of(node.outputs.begin(), node.outputs.end(),
                                [&](int value) { return needed.count(value) > 0; });
-    // Nor may it come after a node that reads or updates the same state.
+    // The node must not move behind a node that reads or updates the same state.
     for (const auto& [state, updated] : node.states)
       leaves &= !updated_after.count(state) && !(updated && read_after.count(state));
     if (leaves) {

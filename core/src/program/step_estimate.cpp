@@ -23,7 +23,7 @@ StepEstimate::StepEstimate(const std::vector<StepNode>& nodes, const std::vector
   taken_.assign(bytes_.size(), false);
 }
 
-// Adds what computes a dropped value again to the order, after what computes its inputs.
+// Adds the nodes that compute a dropped value again to the order, after the nodes that compute their inputs.
 void StepEstimate::make_again(const Kept& kept, int value, double& seconds) {
   const auto v = static_cast<size_t>(value);
   if (kept[v] || made_in_[v] == call_) return;
@@ -35,7 +35,7 @@ void StepEstimate::make_again(const Kept& kept, int value, double& seconds) {
   seconds += node.seconds;
 }
 
-// The order that the step would have; returns the time of what is computed again.
+// The order of the nodes in the step; returns the time of the nodes that run again.
 double StepEstimate::order_runs(const Kept& kept) {
   ++call_;
   order_.clear();

@@ -32,8 +32,8 @@ int granted_processors(const std::filesystem::path& membership, const std::files
     const std::string controllers = line.substr(first + 1, second - first - 1);
     if (!controllers.empty() && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
     const std::filesystem::path mounted = controllers.empty() ? root : root / controllers;
-    // A group has at most the share of those around it. In a container, the path may lie outside of what is
-    // mounted.
+    // A group has at most the share of those around it. In a container, the path may lie outside of the
+    // mounted folders.
     std::filesystem::path group = std::filesystem::path(line.substr(second + 1)).relative_path();
     for (bool top = false; !top; group = group.parent_path()) {
       top = group.empty();

@@ -23,7 +23,7 @@ void MessagePart::whole(uint64_t number) {
 void MessagePart::floating(double number) {
   // Not std::to_chars: Apple's C++ library has that function for these numbers since macOS 13.3 and iOS 16.3.
   char* end = digits_ + std::snprintf(digits_, sizeof(digits_), "%.6g", number);
-  // The decimal point may be that of a language, and have several bytes.
+  // Some languages have another decimal point, which may have several bytes.
   const auto is_other = [](char c) { return std::strchr("0123456789+-einfa", c) == nullptr; };
   if (char* point = std::find_if(digits_, end, is_other); point != end) {
     *point = '.';

@@ -45,7 +45,7 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : ".";
 }
 
-// What a link leads to, which need not exist.
+// The target of a link, which need not exist.
 std::filesystem::path target_of(std::filesystem::path path) {
   constexpr int kMostLinks = 40;  // as Linux has it
   std::error_code error;
@@ -55,7 +55,7 @@ std::filesystem::path target_of(std::filesystem::path path) {
 }
 
 // The names of the temporary files of a file begin with this; the process and a number follow. Long names are
-// cut, so that what follows has room in the 255 bytes of a name, and told apart by a hash.
+// cut, so that the rest has room in the 255 bytes of a name; a hash tells them apart.
 std::string temporary_prefix(const std::filesystem::path& path) {
   constexpr size_t kMostBytes = 200;
   std::string name = to_utf8(path.filename());
@@ -159,7 +159,8 @@ FileWriter::~FileWriter() {
   if (!temporary_.empty()) system::remove_file(temporary_);
 }
 
-// Leaves a file that no other process takes for abandoned: it is locked, and was not removed before it was.
+// Opens a locked temporary file, so that no other process takes the file for abandoned. A file that another
+// process removed before it was locked is replaced with a new one.
 void FileWriter::open_temporary() {
   static std::atomic<unsigned> counter{0};
   for (;;) {
@@ -170,7 +171,7 @@ void FileWriter::open_temporary() {
     if (!file)
       fail(ErrorCode::kFail, "cannot write the ", what_, " '", to_utf8(path_),
            "': cannot create a temporary file next to it: ", reason());
-    // Somebody may be about to remove it.
+    // Another process may be about to remove the file.
     if (file.lock() == system::File::Lock::kHeld || !file.has_name()) continue;
     temporary_ = std::move(name);
     file_ = std::move(file);

@@ -8,8 +8,8 @@
 namespace ortrain {
 
 namespace {
-// Of a shape: leaves room for sums of a few dimensions and for bytes of elements, of which the widest
-// have 16.
+// The most elements of a shape: leaves room for sums of a few dimensions and for bytes of elements, of which
+// the widest have 16.
 constexpr int64_t kMostElements = std::min<uint64_t>(uint64_t{1} << 56, SIZE_MAX / 16);
 }  // namespace
 
@@ -59,7 +59,8 @@ std::vector<int64_t> strides_of(const Shape& shape) {
   int64_t step = 1;
   for (size_t i = shape.size(); i-- > 0;) {
     strides[i] = step;
-    // Modulo 2^64: whoever takes the elements of such a shape is rejected, and until then nothing overflows.
+    // Steps are computed modulo 2^64. A shape for which they overflow is rejected as soon as its elements are
+    // needed.
     step = static_cast<int64_t>(static_cast<uint64_t>(step) * static_cast<uint64_t>(shape[i]));
   }
   return strides;

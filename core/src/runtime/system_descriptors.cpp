@@ -1,5 +1,5 @@
-// Files by descriptors, and local time: what POSIX systems and WASI share. A build for Windows leaves this
-// source out.
+// Files by descriptors, and local time: the functions that POSIX systems and WASI share. A build for Windows
+// leaves this source out.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -48,7 +48,7 @@ size_t swap_space() {
   return 0;
 }
 
-// The letters of all languages.
+// A locale that knows the letters of all languages.
 locale_t unicode() {
   static const locale_t locale = ::newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
   return locale;
@@ -189,7 +189,7 @@ void bind_thread([[maybe_unused]] std::span<const int> processors) {
   CPU_ZERO(&set);
   for (const int processor : processors)
     if (processor < CPU_SETSIZE) CPU_SET(processor, &set);
-  ::sched_setaffinity(0, sizeof set, &set);  // processors that the machine lacks leave it where it was
+  ::sched_setaffinity(0, sizeof set, &set);  // without these processors, the thread stays where it was
 #endif
 }
 

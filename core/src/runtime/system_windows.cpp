@@ -21,7 +21,7 @@ namespace ortrain::system {
 namespace {
 
 constexpr size_t kMostAtOnce = size_t{1} << 30;
-// Others may open, replace and remove a file while it is open here, as on other systems.
+// Other processes may open, replace and remove a file while it is open here, as on other systems.
 constexpr DWORD kShared = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
 
 HANDLE as_handle(intptr_t handle) { return reinterpret_cast<HANDLE>(handle); }
@@ -67,7 +67,8 @@ bool lock_handle(HANDLE handle) {
   return ::LockFileEx(handle, LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &at);
 }
 
-// At once where the file system can do that, else when the last one who has opened the file closes it.
+// Removes the file at once where the file system can do that, else when the last handle of the file is
+// closed.
 bool remove_handle(HANDLE handle) {
   constexpr DWORD kDelete = 1, kPosixSemantics = 2;
   constexpr auto kFileDispositionInfoEx = static_cast<FILE_INFO_BY_HANDLE_CLASS>(21);
@@ -95,7 +96,8 @@ bool rename_at_once(const std::filesystem::path& from, const std::filesystem::pa
   return !error && ::SetFileInformationByHandle(file, kFileRenameInfoEx, info, static_cast<DWORD>(bytes));
 }
 
-// Letters in another case. Those outside of the first 65,536 are left as they are, as by Windows.
+// The letter in the case that `how` states. Letters outside of the first 65,536 stay unchanged, as in
+// Windows.
 uint32_t mapped_letter(uint32_t letter, DWORD how) {
   const auto from = static_cast<wchar_t>(letter);
   wchar_t to = 0;
@@ -105,7 +107,7 @@ uint32_t mapped_letter(uint32_t letter, DWORD how) {
   return to;
 }
 
-// In front of a block of allocate_aligned().
+// Precedes each block of allocate_aligned().
 struct BlockStart {
   void* allocated;
   size_t bytes;
@@ -113,7 +115,7 @@ struct BlockStart {
 
 BlockStart* start_of(void* block) { return static_cast<BlockStart*>(block) - 1; }
 
-// Threads wait in the code of this library: FreeLibrary leaves it in place.
+// Threads wait in the code of this library, so FreeLibrary must not unload it.
 [[maybe_unused]] const bool kept = [] {
   static const char here = 0;
   HMODULE module;
@@ -206,7 +208,8 @@ bool File::has_name() const {
          (!info.DeletePending && info.NumberOfLinks > 0);
 }
 
-// The list of who may do what. It is inherited from the folder unless somebody has changed that.
+// Copies the list of permissions. A file inherits the list from its folder unless somebody has changed the
+// list.
 void File::copy_permissions(const std::filesystem::path& from) {
   const Handle other(open_handle(from, READ_CONTROL, OPEN_EXISTING));
   ACL* list = nullptr;
@@ -252,7 +255,7 @@ void remove_unlocked(const std::filesystem::path& path) {
     remove_handle(file);
 }
 
-// Where a file cannot give up its name while it is open or mapped, waits for those who read it. To rename the
+// Where a file cannot give up its name while it is open or mapped, waits until others close it. To rename the
 // old file first would need no wait, but a crash between the two steps would leave no file.
 bool replace(const std::filesystem::path& from, const std::filesystem::path& to) {
   constexpr DWORD kShortest = 1, kLongest = 1024;  // milliseconds; two seconds in all
@@ -306,7 +309,7 @@ void* symbol_of_program(const char* name) {
   return nullptr;
 }
 
-// The C library has aligned blocks, but tells their sizes only to those who know the alignment.
+// The C library has aligned blocks, but tells the size of a block only to callers that know the alignment.
 void* allocate_aligned(size_t alignment, size_t bytes) {
   if (bytes > SIZE_MAX - alignment - sizeof(BlockStart)) return nullptr;
   void* const allocated = std::malloc(bytes + alignment + sizeof(BlockStart));
@@ -347,7 +350,7 @@ void bind_thread(std::span<const int> processors) {
   for (const int processor : processors)
     if (processor >= 0 && processor < 64) mask |= DWORD_PTR{1} << processor;
   ::SetThreadAffinityMask(::GetCurrentThread(),
-                          mask);  // processors that the machine lacks leave it where it was
+                          mask);  // without these processors, the thread stays where it was
 }
 
 void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {

@@ -161,11 +161,11 @@ class Pool {
   void grow(int parts);
   // Offers the parts from 1 on to the workers. Returns in how many parts the work is done.
   int start(regions::Work work, void* data, int parts, Waiting waiting);
-  // Does a part, and keeps what it throws.
+  // Does a part, and keeps the exception that the part throws.
   void do_part(int part) noexcept;
   // Does the parts that no worker has begun, and waits for the others.
   void finish() noexcept;
-  // Throws what parts have thrown.
+  // Throws the exception that a part has thrown.
   void raise();
   void rest() { resting_.store(true, std::memory_order_relaxed); }
   KeptMemory& memory_of(int part) { return workers_[static_cast<size_t>(part - 1)]->memory; }
@@ -213,7 +213,7 @@ struct Place {
   int wanted = 0;       // threads; 0: as in the settings
   Waiting waiting = Waiting::kAdaptive;
   Pool* pool = nullptr;   // of the region
-  Pool* given = nullptr;  // for its regions, instead of its own
+  Pool* given = nullptr;  // instead of its own, for its regions
   Interruptions own;
   Interruptions* of_worker = nullptr;  // instead of its own, if the thread is one
 
@@ -289,7 +289,7 @@ void Pool::grow(int parts) {
         while (!worker.started.load(std::memory_order_acquire)) std::this_thread::yield();
       }
     } catch (const std::system_error&) {
-      // A limit, or no memory for a stack: the caller does its parts.
+      // The system has a limit, or no memory for a stack: the caller does the parts of this thread.
     } catch (const std::bad_alloc&) {  // as above
     } catch (...) {
       workers_.pop_back();
@@ -337,7 +337,7 @@ void Pool::offer(Worker& to) {
 
 int Pool::start(regions::Work work, void* data, int parts, Waiting waiting) {
   if (functions_.create) {
-    // They have been made. Runs of several threads may share them; one that comes second works alone.
+    // The workers exist already. Runs of several threads may share them; a run that comes second works alone.
     parts = std::min(parts, static_cast<int>(workers_.size()) + 1);
     if (parts == 1 || in_region_.exchange(true, std::memory_order_acquire)) return 1;
   } else {
@@ -379,7 +379,7 @@ void Pool::finish() noexcept {
   for (int part = 1; part < parts_; ++part) {
     Worker& worker = *workers_[static_cast<size_t>(part - 1)];
     uint32_t state = kOffered;
-    if (worker.offered && !worker.state.compare_exchange_strong(state, kIdle)) continue;  // it has begun
+    if (worker.offered && !worker.state.compare_exchange_strong(state, kIdle)) continue;  // already begun
     worker.offered = false;
     here.part = part;
     do_part(part);

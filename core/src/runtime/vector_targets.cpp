@@ -1,5 +1,5 @@
 // Highway's choice of the best instruction set. These few functions are all that the core needs of Highway
-// beside its headers, so that it links no library of it.
+// beside its headers, so that the core does not link Highway's library.
 #include <hwy/targets.h>
 
 #include <atomic>
@@ -24,7 +24,7 @@ Registers cpuid(unsigned leaf) {
   return r;
 }
 
-// Which registers the operating system saves when it switches between threads.
+// Finds which registers the operating system saves when it switches between threads.
 uint64_t saved_registers() {
   uint32_t low, high;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));

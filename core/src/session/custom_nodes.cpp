@@ -51,7 +51,7 @@ CustomNodes bind_custom_nodes(Model& model, const CustomOperators& operators) {
     }
     for (const std::string& name : one.outputs) {
       use.outputs.push_back(types.info(name));
-      // What the model states is compared with what the operator does.
+      // The type that the model states is compared with the type that the operator states.
       if (const auto stated = model.graph.info(name); stated && stated->dtype != DType::kUndefined)
         use.outputs.back().dtype = stated->dtype;
       use.outputs.back().name = name;

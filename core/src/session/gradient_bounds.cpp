@@ -10,7 +10,8 @@ namespace ortrain {
 
 namespace {
 
-// Elements of a gradient from which its bound takes less time than reading it, whatever the batch.
+// From this number of elements on, computing the bound of a gradient takes less time than reading the
+// gradient, whatever the batch.
 constexpr int64_t kWorthBounding = 4096;
 
 double largest_number(DType dtype) {

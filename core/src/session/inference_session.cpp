@@ -33,7 +33,7 @@ std::string listed(const std::vector<ValueInfo>& infos) {
   return text.empty() ? "none" : text;
 }
 
-// What is known about the outputs, which a model need not state.
+// The types and shapes of the outputs, as far as they are known; a model need not state them.
 std::vector<ValueInfo> outputs_of(const Model& model) {
   const auto is_stated = [](const ValueInfo& info) {
     return info.dtype != DType::kUndefined && info.dims &&
@@ -55,11 +55,11 @@ struct InferenceSession::Impl {
   Precision precision = Precision::kFloat;
   size_t memory_budget = 0;
   std::shared_ptr<SessionState> state;  // null: none
-  // One for each combination of requested outputs, omitted inputs, replaced initializers and inputs of any
-  // size, and of whether other nodes run too.
+  // A stage for each combination of requested outputs, omitted inputs, replaced initializers and inputs of
+  // any size, and of whether other nodes run too.
   using Names = std::vector<std::string>;
   std::map<std::tuple<Names, Names, Names, Names, bool>, std::unique_ptr<Stage>> stages;
-  std::mutex busy;  // the stages share memory: runs follow one another
+  std::mutex busy;  // the stages share memory, so runs follow one another
   std::optional<Profile> profile;
   std::chrono::system_clock::time_point profile_start;  // the epoch if nothing is recorded
 
@@ -109,7 +109,7 @@ struct InferenceSession::Impl {
       };
       if (!only_path) keep(updates(model.graph));
       pruned.graph.remove_unused_nodes();
-      keep(updates(pruned.graph));  // what is reached updates its states
+      keep(updates(pruned.graph));  // nodes that the outputs need update their states
       const std::unordered_map<std::string, int> uses = count_uses(pruned.graph);
       for (const std::string& name : left_out)
         require(!uses.contains(name), ErrorCode::kInvalidArgument, "the model's input '", name,
@@ -134,7 +134,7 @@ struct InferenceSession::Impl {
                                       state ? state->layouts() : Layouts(),
                                       state ? state->updated_together() : std::set<std::string>(),
                                       state ? PassPhase::kSession : PassPhase::kInference);
-      options.optimized_model_path.clear();  // the file is of the first one, with all outputs
+      options.optimized_model_path.clear();  // the file is that of the first stage, which has all outputs
     }
     return *stage;
   }
@@ -147,8 +147,9 @@ struct InferenceSession::Impl {
           if (dim.known() && dim.value == 0) dim = Dim();
   }
 
-  // The inputs and initializers with a dimension of 0 for which an adapter has elements. A model declares
-  // them so if it is to run without an adapter as well, whose rank is then 0.
+  // The inputs and initializers that are declared with a dimension of 0 and for which an adapter has
+  // elements. A model declares them so if it shall run without an adapter as well, in which case their rank
+  // is 0.
   Names resized(const RunOptions* options) const {
     Names names;
     if (options == nullptr) return names;

@@ -81,7 +81,7 @@ void IoBinding::clear_outputs() {
 void IoBinding::run(InferenceSession& session, const RunOptions* options) {
   require(!output_names_.empty(), ErrorCode::kInvalidArgument,
           "a run with a binding: no output is bound, expected at least one");
-  // An output of the last run may be an input of this one: it is computed in other memory then.
+  // An output of the last run may be an input of this run: this run then computes the output in other memory.
   for (size_t i = 0; i < outputs_.size(); ++i) {
     const std::byte* memory = replaceable_[i] ? memory_of(outputs_[i]) : nullptr;
     if (memory != nullptr && std::any_of(inputs_.begin(), inputs_.end(),

@@ -62,7 +62,7 @@ std::string known_types() {
   return text;
 }
 
-// Whether a value can be that of a setting.
+// Whether a setting accepts a value.
 bool fits(const OptimizerSetting& setting, float value) {
   return std::isfinite(value) && value >= setting.least && value < setting.below;
 }
@@ -131,7 +131,7 @@ void Optimizer::add_group(const Node& node, const OptimizerRule& rule, std::stri
     float& value = group.values.settings[i];
     value = setting.is_flag ? static_cast<float>(node.int_or(setting.name, static_cast<int64_t>(value)))
                             : node.float_or(setting.name, value);
-    // Models of onnxruntime may have anything in the operators that it runs too.
+    // Models for onnxruntime may have any value in operators that onnxruntime runs too.
     if (node.domain == kOwnDomain && !fits(setting, value))
       problems += concat("\n  ", node.label(), ": ", setting.name, " should be ", range_of(setting),
                          ", found ", value);
@@ -274,7 +274,7 @@ float Optimizer::attribute(const std::string& name, const std::string& attribute
 }
 
 void Optimizer::set_attribute(const std::string& name, const std::string& attribute, float value) {
-  this->attribute(name, attribute);  // rejects what does not exist
+  this->attribute(name, attribute);  // rejects unknown names
   ParameterGroup& target = groups_[static_cast<size_t>(&group(name) - groups_.data())];
   const size_t setting = attribute == kFactor ? SIZE_MAX : rule_->setting(attribute);
   static const OptimizerSetting any{kFactor, 1, ""};
@@ -431,7 +431,8 @@ bool are_finite(const CheckpointState& state, const GradientBounds& bounds, cons
 }
 
 // Whether a step with these numbers changes neither weights nor states of elements whose gradient is zero.
-// The update is asked, on elements of all magnitudes: what decays, or moves on by its momentum, shows it.
+// The function runs the update on elements of all magnitudes: weights that decay, or that momentum moves,
+// then change.
 bool leaves_zeros(const OptimizerPasses& passes, DType dtype, const double* factors, double scale) {
   bool same = true;
   visit_floating(dtype, [&](auto zero) {
@@ -466,7 +467,7 @@ bool Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step,
             to_string(run.dtype), " are not supported");
   });
   double squares = clips() ? squares_of(state, rows) : 0;
-  // The norm, where it is needed, saves looking at the gradients again.
+  // If the norm is known, it shows whether the gradients are finite, so they need not be read again.
   if (bounds && !(clips() && std::isfinite(squares)) && !are_finite(state, *bounds, rows)) return false;
   if (clipping_.changes_gradients()) {
     for_each_of(

@@ -40,7 +40,8 @@ void check_choice(const ConfigEntry& entry, const std::string& key, const std::s
        value, "'");
 }
 
-// A positive number of bytes, optionally followed by K, M or G. `or_else` names what else the entry takes.
+// A positive number of bytes, optionally followed by K, M or G. `or_else` names other values that the entry
+// takes.
 size_t read_bytes(const std::string& key, const std::string& text, std::string_view or_else = "") {
   std::string_view digits = text;
   uint64_t unit = 1;
@@ -81,7 +82,7 @@ uint64_t config_number(const SessionOptions& options, const std::string& key) {
   return entry->kind == ConfigKind::kBytes ? read_bytes(key, text) : read_count(key, text, 1);
 }
 
-// The limit as a size: SIZE_MAX, where it does not fit into the addresses of the system.
+// The limit as a size; SIZE_MAX if the limit exceeds the addresses of the system.
 size_t addressable(uint64_t limit) { return static_cast<size_t>(std::min<uint64_t>(limit, SIZE_MAX)); }
 
 // The names that may follow the key prefix of passes.

@@ -7,7 +7,7 @@ namespace ortrain {
 
 std::vector<ValueInfo> output_types(const Model& model, bool name_all) {
   Model decomposed = model;
-  // What cannot be decomposed is left as it is, and values that depend on it are unknown.
+  // A node that cannot be decomposed is kept, and the types of values that depend on it are unknown.
   decompose_operators(decomposed, DecomposeFor::kRun);
   return inferred_outputs(decomposed, name_all);
 }

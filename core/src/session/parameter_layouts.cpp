@@ -10,7 +10,7 @@ namespace ortrain {
 
 std::unordered_map<std::string, LayoutPtr> parameter_layouts(const CheckpointState& state, const Model& train,
                                                              const Model* eval) {
-  std::unordered_set<std::string> row_major;  // read by others, which ignore layouts
+  std::unordered_set<std::string> row_major;  // read by other nodes, which ignore layouts
   std::unordered_set<std::string> weights;    // of convolutions
   for (const Model* model : {&train, eval}) {
     if (!model) continue;
@@ -23,7 +23,7 @@ std::unordered_map<std::string, LayoutPtr> parameter_layouts(const CheckpointSta
         else if (!op || (op->traits.any_order >> i & 1) == 0)
           row_major.insert(node.inputs[i]);
       }
-      Node inner;  // including what only its subgraphs read
+      Node inner;  // including the values that only its subgraphs read
       inner.attributes = node.attributes;
       for (std::string& name : values_read(inner)) row_major.insert(std::move(name));
     }

@@ -139,7 +139,7 @@ void Stage::check_inputs(std::span<const ValueRef> inputs) {
       fail(ErrorCode::kInvalidArgument, what, "input ", i, " ('", info.name, "') of the ", what_,
            ": expected ", describe(info), ", found ", describe(inputs[i]), more);
     };
-    // Programs look for onnxruntime's words.
+    // Programs look for the words of onnxruntime's message.
     const auto complain_of_type = [&] {
       complain("; the element types differ", "Unexpected input data type: ");
     };
@@ -169,7 +169,7 @@ void Stage::check_inputs(std::span<const ValueRef> inputs) {
   }
 }
 
-// What the caller gave for an output: an undefined tensor is created, a defined one must fit.
+// The tensor that the caller gave for an output: an undefined tensor is created, a defined one must fit.
 const Tensor& Stage::check_place(size_t i, Tensor& tensor, DType dtype, const Shape& shape) {
   const bool is_text = dtype == DType::kString;
   if (!tensor.defined()) {

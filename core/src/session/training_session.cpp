@@ -122,7 +122,7 @@ std::vector<std::string> user_outputs(const Model& model) {
 }
 
 // The order of the parameters in buffers, which is that of the model's inputs. A nominal checkpoint may lack
-// shapes; they also come from the model.
+// shapes; these also come from the model.
 std::vector<std::string> take_order(CheckpointState& state, const Model& train) {
   std::vector<std::string> order;
   for (const ValueInfo& info : train.graph.inputs) {
@@ -134,13 +134,13 @@ std::vector<std::string> take_order(CheckpointState& state, const Model& train) 
     if (std::all_of(shape.begin(), shape.end(), [](int64_t dim) { return dim >= 0; }))
       state.set_nominal_shape(info.name, shape);
   }
-  for (const Parameter& p : state.parameters())  // those that the model does not read come last
+  for (const Parameter& p : state.parameters())  // parameters that the model does not read come last
     if (std::find(order.begin(), order.end(), p.name) == order.end()) order.push_back(p.name);
   return order;
 }
 
 // Throws if the parameters of the training model and of the checkpoint disagree, or if the eval model belongs
-// to another network. `problems` has those found so far.
+// to another network. `problems` has the problems found so far.
 void expect_together(const CheckpointState& state, const Model& train,
                      const std::vector<ValueInfo>& train_inputs, const std::vector<ValueInfo>& eval_inputs,
                      std::string problems) {
@@ -236,16 +236,16 @@ struct TrainingSession::Impl {
   NonfiniteGradients nonfinite = NonfiniteGradients::kError;
   std::shared_ptr<Arena> arena = std::make_shared<Arena>();
   Model train_model;                // as given: stages are created from it
-  std::optional<Model> eval_model;  // the same; this one is exported
+  std::optional<Model> eval_model;  // as given too; exports use this one
   std::vector<ValueInfo> train_inputs, eval_inputs;
   std::unique_ptr<Stage> train, eval;
   std::vector<std::string> fixed;  // parameters that no step changes
-  uint64_t fixed_version = 0;      // of their values in the stages
-  uint64_t layouts_version = 0;    // of the orders in which the stages expect trainable parameters
+  uint64_t fixed_version = 0;      // version of their values in the stages
+  uint64_t layouts_version = 0;    // version of the orders in which the stages expect trainable parameters
   std::optional<Optimizer> optimizer;
   std::optional<Schedule> schedule;
   float learning_rate = 0;
-  std::optional<GradientBounds> bounds;  // unless gradients are applied whatever they are
+  std::optional<GradientBounds> bounds;  // none if gradients are applied even if they are not finite
   std::optional<GradientRows> rows;
   bool lazy_rows = false;           // optimizer steps skip rows that no batch has read
   bool overwrite_gradients = true;  // the next train step starts new gradients
@@ -255,7 +255,7 @@ struct TrainingSession::Impl {
   std::optional<double> loss;                                     // of the last train step
   int64_t skipped_steps = 0;
   bool uses_average = true;         // of the weights, if there is one
-  bool eval_reads_average = false;  // what the eval stage is bound to
+  bool eval_reads_average = false;  // whether the eval stage is bound to the averages
   std::optional<Profile> profile;   // while one is recorded
   std::atomic_flag busy = ATOMIC_FLAG_INIT;
 
@@ -283,7 +283,8 @@ struct TrainingSession::Impl {
     return &*profile;
   }
 
-  // Copies each gradient to the buffer of the options as soon as it is complete, and says so.
+  // Copies each gradient to the buffer of the options as soon as the gradient is complete, and calls the
+  // function of the options.
   StateWatch gradient_watch(const CheckpointState& state, const RunOptions& options) const {
     return [&state, &options,
             places = state.gradient_places(
@@ -322,7 +323,8 @@ struct TrainingSession::Impl {
     TurnLock::Turn turn_;
   };
 
-  // Whether train steps compute bounds of the gradients. The norm, where it is needed, tells more.
+  // Whether train steps compute bounds of the gradients. A norm, where the optimizer needs it, makes bounds
+  // unnecessary.
   bool bounds_gradients() const { return bounds && !(optimizer && optimizer->clips()); }
 
   // The stages treat fixed parameters as constants: whatever depends only on them is computed once.

@@ -47,7 +47,7 @@ Adapter parse(const uint8_t* data, size_t bytes) {
   if (bytes < kSmallest || !adapter::AdapterBufferHasIdentifier(data))
     fail(ErrorCode::kFail, "expected an adapter (identifier TORT), found ", describe_content(data, bytes));
   require(bytes <= kLargest, ErrorCode::kFail, "it has ", bytes, " bytes, more than an adapter can have");
-  // The format's numbers are read in place, from addresses that suit them.
+  // Numbers are read in place, so the data must be at an aligned address.
   std::unique_ptr<uint64_t[]> copy;
   if (reinterpret_cast<uintptr_t>(data) % sizeof(uint64_t) != 0) {
     copy = std::make_unique<uint64_t[]>(bytes / sizeof(uint64_t) + 1);

@@ -114,7 +114,7 @@ std::string text_of(const flatbuffers::String* text, const char* what) {
   return out;
 }
 
-// What the external tensors of a checkpoint name as their data file; "" if they name none.
+// The identity of the data file, as the external tensors of a checkpoint state it; "" if they state none.
 std::string identity_of_checkpoint(const fbs::Checkpoint& root) {
   std::string identity;
   const auto look = [&](const flatbuffers::Vector<flatbuffers::Offset<fbs::Tensor>>* tensors) {
@@ -365,7 +365,8 @@ class StateReader {
             "its data is stored in a second file, which is not available for a checkpoint in memory");
     const std::string expected = identity_of_checkpoint(root_);
     const auto present = identity_of_file(data_path(path));
-    // The old file exists if a crash occurred between the replacement of the two.
+    // The old data file exists if a crash occurred after one of the two files was replaced and before the
+    // other was.
     const bool old = present != expected && identity_of_file(old_data_path(path)) == expected;
     require(present.has_value() || old, ErrorCode::kNoSuchFile, "its data file '", to_utf8(data_path(path)),
             "' is missing");
@@ -385,7 +386,7 @@ class StateReader {
   std::unordered_map<std::string, size_t> names_;
 };
 
-// Explains what a folder contains that was given instead of a checkpoint file.
+// Explains the contents of a folder that was given instead of a checkpoint file.
 [[noreturn]] void reject_folder(const fs::path& path) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(path, error))
@@ -581,7 +582,7 @@ size_t end_of(const std::vector<Blob>& blobs) {
 std::optional<std::string> identity_of_present(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error)) return std::nullopt;
-  const MappedFile file(path, "checkpoint");  // that it cannot be read does not mean that it is none
+  const MappedFile file(path, "checkpoint");  // a file that cannot be read may still be a checkpoint
   try {
     const fbs::Checkpoint& root = verified(file.data(), file.size());
     if (root.module_state() == nullptr || !root.module_state()->has_external_data()) return std::nullopt;

@@ -463,7 +463,7 @@ const Property& CheckpointState::property(const std::string& name) const {
        known.empty() ? "it has none at all" : "it has " + known);
 }
 
-// What can fail in these three is done before anything changes.
+// In these three functions, all that can fail is done before anything changes.
 void CheckpointState::make_data_arenas(const CopyBytes& copy) {
   if (data_arena_.defined()) return;
   std::vector<Tensor> placed(parameters_.size());

@@ -38,7 +38,7 @@ namespace Microsoft.ML.OnnxRuntime
             GC.SuppressFinalize(this);
         }
 
-        /// <summary>Frees what the object owns.</summary>
+        /// <summary>Frees the resources of the object.</summary>
         /// <param name="disposing">True when called by Dispose(), false when called by the finalizer.</param>
         protected virtual void Dispose(bool disposing)
         {

@@ -23,7 +23,7 @@ namespace Microsoft.ML.OnnxRuntime
         internal Metric Live => Arguments.NotDisposed(this);
 
         /// <summary>Frees the object.</summary>
-        /// <returns>Always true, because it cannot fail.</returns>
+        /// <returns>Always true, because freeing cannot fail.</returns>
         protected override bool ReleaseHandle()
         {
             OrtrainApi.ReleaseMetric(handle);

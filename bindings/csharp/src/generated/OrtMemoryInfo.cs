@@ -21,7 +21,7 @@ namespace Microsoft.ML.OnnxRuntime
         internal OrtMemoryInfo Live => Arguments.NotDisposed(this);
 
         /// <summary>Frees the object.</summary>
-        /// <returns>Always true, because it cannot fail.</returns>
+        /// <returns>Always true, because freeing cannot fail.</returns>
         protected override bool ReleaseHandle()
         {
             OrtApi.ReleaseMemoryInfo(handle);

@@ -1,7 +1,7 @@
 // Philox-4x32-10 on vectors: each lane has its own counter.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/dropout_random.cpp"
-// The per-target passes over this file come first.
+// Compiles this file for all other instruction sets first.
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/simd/simd_math-inl.h"

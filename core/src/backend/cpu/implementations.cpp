@@ -1,5 +1,5 @@
-// The implementations of operators on the CPU that have several, in order of preference. The first that
-// applies is used. Operators with one kernel name it where they are defined (Kernels::cpu).
+// The CPU implementations of operators that have several, in order of preference. The first that applies is
+// used. Operators with one kernel name it where they are defined (Kernels::cpu).
 #include "op/implementation.h"
 
 #include "backend/cpu/conv/conv_kernels.h"
@@ -14,7 +14,8 @@ namespace ortrain {
 namespace {
 
 // clang-format off
-// A list, if this build has the operator: else nothing refers to the kernels, and the linker drops them.
+// The implementations of an operator that this build has. For other operators nothing refers to the kernels,
+// and the linker drops them.
 #define LIST(domain, type, ...) \
   if constexpr (is_built(domain, type)) lists.push_back({domain, type, {__VA_ARGS__}})
 

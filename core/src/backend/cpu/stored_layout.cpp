@@ -29,7 +29,7 @@ struct Form {
   Form row_major() const { return {Order::kRowMajor, false, bytes}; }
 };
 
-// Between forms of the same order.
+// Converts between forms of the same order.
 Kernel convert_flat(int64_t n, Form from, Slot source, Slot target) {
   return [=](const Frame& f) {
     parallel_for(n, 1, [&](int64_t begin, int64_t end) {
@@ -41,7 +41,7 @@ Kernel convert_flat(int64_t n, Form from, Slot source, Slot target) {
   };
 }
 
-// Between forms of different order and type: each image is a matrix that is transposed.
+// Converts between forms of different order and type: each image is a matrix that is transposed.
 Kernel convert_transposed(const Shape& shape, Form from, Slot source, Slot target) {
   constexpr int64_t kLines = 32;  // of the source, in a unit of work
   const int64_t channels = shape[1], points = element_count(shape, 2, shape.size());
@@ -78,7 +78,8 @@ std::vector<int64_t> steps_of(const Shape& shape, Order order) {
   return steps;
 }
 
-// To channels last, for so few channels that a transposition has nothing to move at once, as images have.
+// Converts to channels last for few channels, as images have: a transposition would move too few of them at
+// once.
 template <int64_t kChannels>
 Kernel interleave(const Shape& shape, Slot source, Slot target) {
   const int64_t points = element_count(shape, 2, shape.size());

@@ -43,14 +43,14 @@ void copy_elements(const std::byte* source, int64_t source_step, std::byte* targ
   }
 }
 
-// A run of at least `kStep` bytes, in steps of that size; the last step overlaps the one before.
+// Copies a run of at least `kStep` bytes, in steps of that size; the last step overlaps the one before.
 template <int64_t kStep>
 void copy_run(const std::byte* source, std::byte* target, int64_t run) {
   for (int64_t b = 0; b + kStep < run; b += kStep) std::memcpy(target + b, source + b, kStep);
   std::memcpy(target + run - kStep, source + run - kStep, kStep);
 }
 
-// Runs. Short ones avoid the call of memcpy.
+// Copies runs, short ones without a call of memcpy.
 void copy_runs(const std::byte* source, int64_t source_step, std::byte* target, int64_t target_step,
                int64_t run, int64_t count) {
   const auto each = [&](auto&& copy) {
@@ -75,8 +75,8 @@ void transpose_block(const std::byte* source, int64_t source_step, std::byte* ta
       store(target + r * target_step + c * kWidth, load<T>(source + c * source_step + r * kWidth));
 }
 
-// A square of one 16-byte register per side (vector types of GCC and Clang, which every target of theirs
-// has).
+// Transposes a square of one 16-byte register per side (vector types of GCC and Clang, which every target of
+// theirs has).
 inline void transpose_square(uint32_t, const std::byte* source, int64_t source_step, std::byte* target,
                              int64_t target_step) {
   using V [[gnu::vector_size(16)]] = uint32_t;
@@ -122,9 +122,9 @@ inline void transpose_square(uint8_t, const std::byte* source, int64_t source_st
   for (int64_t i = 0; i < 16; ++i) store<V>(target + i * target_step, rows[i]);
 }
 
-// A block of one cache line per side. It goes through a small buffer, so that every line of the source is
-// read once and every line of the target written once: with power-of-two steps they would evict each other
-// from the cache.
+// Transposes a block of one cache line per side. The block goes through a small buffer, so that every line of
+// the source is read once and every line of the target written once: with power-of-two steps they would evict
+// each other from the cache.
 template <typename T>
 void transpose_lines(const std::byte* source, int64_t source_step, std::byte* target, int64_t target_step) {
   constexpr int64_t kWidth = sizeof(T), kBlock = kLine / kWidth, kSide = 16 / kWidth;
@@ -136,7 +136,7 @@ void transpose_lines(const std::byte* source, int64_t source_step, std::byte* ta
   for (int64_t r = 0; r < kBlock; ++r) std::memcpy(target + r * target_step, block + r * kLine, kLine);
 }
 
-// A strip of `rows` rows of the target, all columns.
+// Transposes a strip of `rows` rows of the target, all columns.
 template <typename T>
 void transpose_strip(const std::byte* source, int64_t source_step, std::byte* target, int64_t target_step,
                      int64_t rows, int64_t columns) {

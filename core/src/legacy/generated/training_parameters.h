@@ -12,7 +12,7 @@
 
 namespace ortrain {
 
-// Attributes by name, of each weight.
+// The attributes of each weight, by name.
 template <typename T>
 using AttributeMap = std::map<std::string, std::map<std::string, T>>;
 
@@ -92,7 +92,7 @@ struct TrainingParameters {
   // The shape of a part of each of these tensors. With one process it has no effect.
   std::map<std::string, std::vector<int64_t>> sliced_schema;
 
-  // Calls f(member) for the member of that name; false if there is none.
+  // Calls f(member) for the member of that name; returns false if no member has the name.
   template <typename F>
   bool visit(std::string_view name, F&& f) {
     if (name == "loss_output_name") return f(loss_output_name), true;

@@ -13,7 +13,8 @@
 namespace ortrain {
 namespace {
 
-// The processes that share a layer. Those of another group are not known here, and there is only one in it.
+// Whether a node's group is that of the processes that share a layer. Groups of another type are not known
+// here, and count as one process.
 bool is_shared(const Node& node) { return node.int_or("group_type", 0) == 1; }
 
 Kernel pass_on(KernelContext& c) {

@@ -47,8 +47,8 @@ Scalar scalar(KernelContext& c, size_t i, const char* what) {
   return {c.in(i), dtype};
 }
 
-// By what the gradient of a step is divided, and whether there is a step at all. The gradient was multiplied
-// by loss_scale; where its norm, with that factor, is above `longest` times the factor, it is shortened to
+// The divisor of the gradient of a step, and whether there is a step at all. The gradient was multiplied by
+// loss_scale; where its norm, with that factor, is above `longest` times the factor, it is shortened to
 // `longest`.
 struct StepSignals {
   Scalar loss_scale, norm, update;
@@ -66,7 +66,7 @@ struct StepSignals {
   }
 };
 
-// Something that a step updates: the memory of an input, and the output that shows it afterwards.
+// A value that a step updates: the memory of an input, and the output that has the new value.
 struct Updated {
   Slot state, shown;
   size_t bytes = 0;
@@ -76,8 +76,8 @@ struct Updated {
   }
 };
 
-// Weights and what goes with them. They may be kept in another order than row-major, in which case gradient
-// and moments are too.
+// Weights with their gradients and moments. Weights may be stored in another order than row-major, in which
+// case gradient and moments are too.
 struct Parameters {
   DType dtype;
   int64_t n;
@@ -131,7 +131,7 @@ Parameters parameters_of(KernelContext& c, const Places& at) {
   return p;
 }
 
-// Calls `step`, then fills in the outputs. Where nothing is updated, the outputs show what there is.
+// Calls `step`, then fills in the outputs, which are the old values if nothing is updated.
 template <typename Step>
 void update(const Frame& f, const Parameters& p, bool updates, Step&& step) {
   const size_t bytes = static_cast<size_t>(p.n) * size_of(p.dtype);
@@ -364,7 +364,7 @@ Kernel lamb_kernel(KernelContext& c) {
   const std::string whole = node.string_or("divided", "");
   c.expect(whole.empty() || groups.size() == 1, "attribute 'divided' is for one group of weights, found ",
            groups.size());
-  // Only a node with that output counts.
+  // Only a node with output 0 counts the steps.
   const Updated count = c.has_output(0) ? count_of(c, 4, 0) : Updated{};
   const Scalar step = count.state.defined() ? Scalar{count.state, DType::kInt64} : scalar(c, 4, "the step");
   const Slot direction = c.scratch(static_cast<size_t>(largest) * width);

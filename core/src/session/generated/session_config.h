@@ -9,10 +9,10 @@ namespace ortrain {
 enum class ConfigKind { kChoice, kBytes, kCount, kLimit, kFolder, kPass };
 
 struct ConfigEntry {
-  std::string_view key;  // of kPass, the text before the name of the pass
+  std::string_view key;  // for kPass, the text before the name of the pass
   ConfigKind kind;
-  std::string_view values;    // with a space between them; of kBytes, the word that may be in place of a number
-  std::string_view fallback;  // the value where the entry is missing; empty where there is none
+  std::string_view values;    // separated by spaces; for kBytes, the word that the entry accepts instead of a number
+  std::string_view fallback;  // the value if the entry is missing; empty if the entry has no default
 };
 
 inline constexpr ConfigEntry kConfigEntries[] = {

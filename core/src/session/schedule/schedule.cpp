@@ -22,7 +22,7 @@ const ScheduleRule& rule_named(const std::string& name) {
        quoted_list(known, known.size()));
 }
 
-// What a setting can be, for messages.
+// The values that a setting accepts, for messages.
 std::string expected(const ScheduleSetting& setting) {
   std::string text = setting.kind == ScheduleValue::kWhole  ? "a whole number"
                      : setting.kind == ScheduleValue::kFlag ? "0 or 1"
@@ -119,7 +119,8 @@ float Schedule::rate(float initial, int64_t step) const {
   const double t = std::max(0.0, static_cast<double>(step) - value("first_step"));
   const double after = std::floor(std::max(0.0, t - warmup) / interval);
   const double total = std::max(0.0, value("total_steps") - warmup) / interval;
-  // Programs for onnxruntime may state fewer steps than those of the warmup, which then is all there is.
+  // Programs for onnxruntime may state fewer steps than the warmup takes. The schedule is then the warmup
+  // only.
   const bool only_warmup = t < warmup && rule_->needs_total && total == 0;
   double factor = only_warmup ? 1 : rule_->factor({after, total, warmup, settings_, scalars_});
   if (t < warmup) {

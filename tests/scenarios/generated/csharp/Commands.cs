@@ -3,7 +3,7 @@ using System.Collections.Generic;
 using System.IO;
 using Microsoft.ML.OnnxRuntime;
 
-/// <summary>The commands of the scenarios. Runner.cs has the bodies of those that belong to the runner.</summary>
+/// <summary>The commands of the scenarios. The bodies of some commands are written by hand in Runner.cs.</summary>
 public sealed partial class Runner
 {
     private void Seed(string[] a)

@@ -1,8 +1,8 @@
-// Attention on tiles: products of packed operands (backend/cpu/matmul/product_tiles-inl.h), rows of the
-// softmax between them.
+// Computes attention on tiles: products of packed operands (backend/cpu/matmul/product_tiles-inl.h), and the
+// softmax of rows between the products.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/attention/attention_kernel.cpp"
-// The per-target passes over this file come first.
+// Compiles this file for all other instruction sets first.
 #include <hwy/foreach_target.h>
 // After foreach_target.h
 #include <hwy/cache_control.h>
@@ -30,16 +30,16 @@ inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 struct AttentionTiles {
   int64_t lanes = 0;                       // elements of a vector
   int64_t block = 0;                       // queries processed together
-  int64_t blocks = 0;                      // of them
+  int64_t blocks = 0;                      // blocks of queries
   int64_t row = 0;                         // elements from one row of scores to the next
-  bool few = false;                        // queries, so that keys and values are read where they are stored
+  bool few = false;                        // few queries: keys and values are read where they are stored
   int64_t size = 0, v_size = 0, keys = 0;  // rounded up to whole vectors
   int64_t scores = 0, ds = 0, capped = 0, kept = 0, wide = 0;
   int64_t keys_across = 0, values_across = 0, keys_along = 0, values_along = 0, q_along = 0, dy_along = 0;
   int64_t words = 0;
-  // Of products in bfloat16, whose packed operands hold words (backend/cpu/matmul/bf16_pairs-inl.h): rows of
-  // queries, of gradients of results, and of weights or gradients of scores; the last two by columns; a
-  // panel.
+  // For products in bfloat16, whose packed operands hold words (backend/cpu/matmul/bf16_pairs-inl.h): words
+  // of the rows of queries, of gradients of results, and of weights or gradients of scores; words of the
+  // columns of weights or gradients of scores; a panel.
   bool pairs = false;
   int64_t q_words = 0, dy_words = 0, score_words = 0, turned_words = 0, turned = 0;
   int64_t total = 0;  // elements per part
@@ -50,7 +50,7 @@ struct AttentionRange {
   int64_t begin = 0, end = 0;
 };
 
-// Memory of a part of the work, and what it was last filled for.
+// Memory of a part of the work, and the head for which it was last filled.
 struct AttentionPart {
   void* memory = nullptr;
   int64_t packed = -1;     // batch and head of the packed keys and values
@@ -58,7 +58,7 @@ struct AttentionPart {
   std::array<AttentionRange, tuning::kLargestQueries> ranges = {};  // of the queries of a block
 };
 
-// Where the gradients of keys and values are accumulated. Fresh: nothing has been written yet.
+// Where the gradients of keys and values are accumulated. `fresh`: no block has written to them yet.
 struct AttentionSums {
   void *dk = nullptr, *dv = nullptr;
   int64_t dk_row = 0, dv_row = 0;
@@ -67,7 +67,7 @@ struct AttentionSums {
 
 struct AttentionFunctions {
   int64_t lanes;
-  // Queries [block * tiles.block, ...) of a head.
+  // Both compute the queries [block * tiles.block, ...) of a head.
   void (*forward)(const Attention&, const AttentionForward&, const AttentionTiles&, AttentionPart&,
                   int64_t batch, int64_t head, int64_t block);
   void (*backward)(const Attention&, const AttentionBackward&, const AttentionTiles&, AttentionPart&,
@@ -100,7 +100,7 @@ namespace {
 // ---------------------------------------------------------------------------------------------------------
 // Rows of scores. `s` holds the products of a query with all keys, of which those in `range` count.
 
-// y = softmax(x); zeros where every score is -infinity. They may be the same.
+// y = softmax(x); zeros where every score is -infinity. y may be x.
 template <typename T>
 void SoftmaxRow(const T* x, T* y, int64_t n) {
   const hn::ScalableTag<T> d;
@@ -193,7 +193,7 @@ void ShowRow(const Attention& a, const T* x, const AttentionRange& range, T outs
   std::fill(to + range.end, to + a.keys, outside);
 }
 
-// x = 0 in `all` except in `range`.
+// Sets x to 0 in `all` except in `range`.
 template <typename T>
 HWY_INLINE void ZeroOutside(const AttentionRange& range, const AttentionRange& all, T* x) {
   const int64_t left = HWY_MIN(range.begin, all.end), right = HWY_MAX(range.end, all.begin);
@@ -201,7 +201,7 @@ HWY_INLINE void ZeroOutside(const AttentionRange& range, const AttentionRange& a
   if (right < all.end) std::fill(x + right, x + all.end, T{0});
 }
 
-// Elements from one head of an operand to the next; 0 after the last.
+// Elements from one head of an operand to the next; 0 for the last head.
 inline int64_t NextHead(const HeadSteps& steps, int64_t batches, int64_t heads, int64_t batch, int64_t head) {
   if (head + 1 < heads) return steps.head;
   return batch + 1 < batches ? steps.batch - head * steps.head : 0;
@@ -275,7 +275,7 @@ HWY_INLINE AttentionRange Narrowed(AttentionRange range, const F& hidden) {
   return range;
 }
 
-// `range` without what is less than `limit` at its ends.
+// `range` without the elements at its ends that are less than `limit`.
 template <typename T>
 AttentionRange NotLess(const T* x, AttentionRange range, T limit) {
   const hn::ScalableTag<T> d;
@@ -311,11 +311,12 @@ AttentionRange WithoutHidden(const Attention& a, const void* mask, int64_t batch
         Narrowed(range, [&](int64_t j) { return kept[j * a.mask_key] == a.inverted_mask; });
     const bool vanish =
         std::isinf(a.replaced) ? a.replaced < 0 : a.replaced * (1 - kRounding) < kVanishes<T> - bound;
-    // Where all are replaced, all count the same.
+    // If every score is replaced, no key is hidden: all have the same probability.
     return vanish && narrow.end > narrow.begin ? narrow : range;
   }
   const T* added = static_cast<const T*>(mask) + at;
-  // Any of them will do, the largest hides the most. The first key is not hidden from most queries.
+  // Any of the added numbers is a valid start, and the largest hides the most keys. A first number of zero,
+  // as most queries have, needs no search.
   const double first = static_cast<double>(added[range.begin]);
   const double most = first == 0 ? first : static_cast<double>(LargestOf(added, range));
   return NotLess(added, range, static_cast<T>(most + kVanishes<T> - 2 * bound - kRounding * std::abs(most)));
@@ -337,7 +338,7 @@ AttentionRange FindRanges(const Attention& a, const AttentionTiles& t, const int
     all = {HWY_MIN(all.begin, range.begin), HWY_MAX(all.end, range.end)};
   }
   if (all.end <= all.begin) return {0, 0};
-  // Whole words.
+  // The range has whole words, each of two keys.
   return t.pairs ? AttentionRange{all.begin / 2 * 2, HWY_MIN(a.keys, (all.end + 1) / 2 * 2)} : all;
 }
 
@@ -392,7 +393,7 @@ void AddRows(int64_t m, const T* a, int64_t a_row, const T* b, int64_t b_row, in
 template <class How>
 inline constexpr bool kInPairs = !std::is_same_v<How, MultiplyAdd>;
 
-// Packed keys, values, queries or gradients: [rows, size] as the right operand B of A B, with A's rows as
+// Packs keys, values, queries or gradients [rows, size] as the right operand B of A B, where rows of A are as
 // long as B has rows.
 template <class How, typename T>
 void PackRows(const T* from, int64_t row, int64_t rows, int64_t size, T* packed) {
@@ -402,8 +403,8 @@ void PackRows(const T* from, int64_t row, int64_t rows, int64_t size, T* packed)
     PackAlong(from, row, rows, size, packed);
 }
 
-// The same as the right operand of scale A Bᵀ, for MultiplyColumns with the same scale: elements are scaled
-// here, sums of words there, so that what is in bfloat16 already is not rounded again.
+// Packs them as the right operand of scale A Bᵀ, for MultiplyColumns with the same scale. Elements are scaled
+// here, but of words MultiplyColumns scales the sums: values in bfloat16 are then not rounded again.
 template <class How, typename T>
 void PackColumns(const AttentionTiles& t, const T* from, int64_t row, int64_t size, int64_t rows, T scale,
                  T* memory, T* packed) {
@@ -502,9 +503,9 @@ void Forward(const Attention& a, const AttentionForward& f, const AttentionTiles
   const AttentionRange made = shows ? AttentionRange{0, a.keys} : seen;
   T* scores = memory + t.scores;
   ScoresOfBlock<How>(a, t, rows, q, k, made, memory);
-  // Probabilities that are an output are computed in the output's memory, and read from there. Outside of
-  // what a query sees they are zero: for all keys if they are an output, else for the keys that the second
-  // product reads.
+  // Probabilities that are an output are computed in the output's memory, and read from there. They are zero
+  // for keys that the query does not see: for all such keys if they are an output, else for the keys that the
+  // second product reads.
   const auto place = static_cast<uint64_t>(((batch * a.heads + head) * a.queries + first) * a.keys);
   const bool gives = f.scores && f.shown == AttentionScores::kProbabilities, drops = f.dropout.ratio > 0;
   T* made_at = gives ? static_cast<T*>(f.scores) + place : scores;
@@ -582,7 +583,7 @@ void ScoreGradientsRow(const Attention& a, const bool* kept, const T* p, const T
   Map(g, g, n, [&](auto, auto v) HWY_ATTR { return hn::Mul(v, scale); });
 }
 
-// Packs the keys and values of a head where the thread's memory has those of another one.
+// Packs the keys and values of a head if the thread's memory has those of another head.
 template <class How, typename T>
 void PackBackward(const Attention& a, const AttentionBackward& b, const AttentionTiles& t,
                   AttentionPart& part, const T* k, const T* v, int64_t filled, bool needs_ds) {
@@ -596,7 +597,7 @@ void PackBackward(const Attention& a, const AttentionBackward& b, const Attentio
   part.packed = filled;
 }
 
-// The sums that dK and dV become over the blocks of queries: zero where this block does not reach.
+// Sets the sums for dK and dV to zero. A block of queries adds only to the rows of the keys that it sees.
 template <typename T>
 void ZeroSums(const Attention& a, const AttentionSums& sums) {
   T *dk = static_cast<T*>(sums.dk), *dv = static_cast<T*>(sums.dv);
@@ -664,7 +665,7 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
     return;
   }
   T *scores = memory + t.scores, *ds = memory + t.ds, *factors = memory + t.kept;
-  // Probabilities that were kept are read where they are stored.
+  // Stored probabilities are read where they are.
   const bool drops = b.dropout.ratio > 0, as_kept = b.probabilities && !drops;
   const T* kept = b.probabilities ? static_cast<const T*>(b.probabilities) + place : scores;
   const int64_t kept_row = b.probabilities ? a.keys : t.row;
@@ -797,8 +798,8 @@ AttentionTiles tiles_of(const Attention& a, int64_t lanes, bool backward) {
   return t;
 }
 
-// Into how many runs the queries that share a head of keys are divided: more than one if there are fewer such
-// heads than threads. Each run then has its own sums.
+// The number of runs into which the queries that share a head of keys are divided: more than one if there are
+// fewer such heads than threads. Each run then has separate sums.
 int64_t cuts_of(const Attention& a, int threads) {
   const int64_t heads = a.batch * a.kv_heads;
   return heads == 0 || heads >= threads ? 1 : (threads + heads - 1) / heads;
@@ -818,7 +819,8 @@ void add_rows(const T* from, int64_t rows, int64_t size, T* to, int64_t row, boo
     for (int64_t j = 0; j < size; ++j) to[i * row + j] = (add ? to[i * row + j] : T{0}) + from[i * size + j];
 }
 
-// Calls f(part, begin, end) for as many parts of [0, n) as there are threads, `cost` multiplications each.
+// Calls f(part, begin, end) for as many parts of [0, n) as there are threads. Each element of [0, n) takes
+// `cost` multiplications.
 template <typename F>
 void each_part(int64_t n, int threads, int64_t cost, const F& f) {
   const int64_t parts = std::min<int64_t>(n, threads);

@@ -1,8 +1,9 @@
 // One token of LinearAttention forward and back on vectors, and the walk over the tokens of every head. The
-// gradient walks back over the tokens; it stores one state per run of tokens and recomputes those within.
+// gradient walks back over the tokens; it stores one state per run of tokens, and recomputes the states
+// within a run.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/attention/linear_attention_kernels.cpp"
-// The per-target passes over this file come first.
+// Compiles this file for all other instruction sets first.
 #include <hwy/foreach_target.h>
 
 #include <algorithm>
@@ -26,10 +27,10 @@ struct LinearTokenGradient {
 };
 
 struct LinearAttentionFunctions {
-  // Advances the state by one token; returns what was read from it (null: not needed) and u.
+  // Advances the state by one token. Writes the result to y, unless y is null, and u.
   void (*step)(const LinearAttention&, const LinearToken&, void* state, void* y, void* u);
-  // The step back, from the state before the token and the gradient of the state after it, which becomes that
-  // of the state before. `work` has room for a state and three rows of v.
+  // Computes the gradient of a step from the state before the token. `dstate`, the gradient of the state
+  // after the token, becomes that of the state before it. `work` has room for a state and three rows of v.
   void (*back)(const LinearAttention&, const LinearToken&, const LinearTokenGradient&, const void* before,
                void* dstate, void* work);
 };
@@ -52,7 +53,7 @@ T Dot(const T* a, const T* b, int64_t n) {
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-// y += factor x
+// Adds: y += factor x.
 template <typename T>
 void AddScaled(const T* x, T factor, T* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] += factor * x[i];
@@ -196,7 +197,7 @@ LinearToken token_of(const LinearAttention& a, const Operands& o, const Frame& f
   return t;
 }
 
-// Calls f(part, batch, head) for all heads of keys; `parts` share the work.
+// Calls f(part, batch, head) for all heads of keys, which are divided among `parts`.
 template <typename F>
 void each_head(const LinearAttention& a, int64_t parts, const F& f) {
   const int64_t heads = a.batch * a.kv_heads;

@@ -9,7 +9,7 @@ namespace ortrain {
 namespace {
 
 constexpr int64_t kBlock = 48;                // points whose windows are looked up together
-constexpr int64_t kCopiedWords = 256 * 1024;  // of images that are copied at once, if several
+constexpr int64_t kCopiedWords = 256 * 1024;  // the most words of several images that are copied at once
 
 int32_t read(uint8_t code, bool is_signed) { return is_signed ? static_cast<int8_t>(code) : code; }
 
@@ -70,7 +70,7 @@ int64_t ByteConvolution::image_words() const { return padded(0) * padded(1) * pa
 int64_t ByteConvolution::lines() const { return sizes_.window[0].kernel * sizes_.window[1].kernel; }
 
 int64_t ByteConvolution::line_words() const {
-  // The lines as words, with a vector that is read past the end, and a line of zeros as bytes.
+  // The lines as words, with a vector after them that products may read, and a line of zeros as bytes.
   return line_groups() * padded(2) * sizes_.channels + kernels_.lanes +
          sizes_.window[2].input * sizes_.channels / 4 + 1;
 }
@@ -195,7 +195,7 @@ void ByteConvolution::run_depthwise(const uint8_t* x, int32_t x_zero, const uint
       uint32_t* memory = work + worker * line_words();
       auto* zeros = reinterpret_cast<uint8_t*>(memory + line_groups() * group_words + kernels_.lanes);
       std::fill_n(zeros, w.input * channels, static_cast<uint8_t>(x_zero));
-      // The padding remains.
+      // Later images overwrite all but the padding.
       std::fill_n(memory, line_groups() * group_words + kernels_.lanes, zero_word(x_zero));
       for (int64_t i = items * worker / workers_; i < items * (worker + 1) / workers_; ++i) {
         const int64_t oh = i % h.output, od = i / h.output % d.output, image = i / h.output / d.output;

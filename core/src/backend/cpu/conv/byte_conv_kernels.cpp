@@ -5,7 +5,7 @@
 #endif
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/conv/byte_conv_kernels.cpp"
-// The per-target passes over this file come first.
+// Compiles this file for all other instruction sets first.
 #include <hwy/foreach_target.h>
 
 #include <algorithm>
@@ -170,7 +170,7 @@ void Multiply(const BytePanel& p) {
   }
 }
 
-// Kept in registers, so that each weight is read once for these.
+// The sums of this many points stay in registers, so that each weight is read once for all of them.
 constexpr int64_t kAtOnce = 4;
 
 // A line of sums of one vector of channels from `channel` on, for the points [first, first + count).

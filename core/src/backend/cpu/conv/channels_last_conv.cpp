@@ -20,8 +20,8 @@ namespace ortrain {
 
 struct ChannelsLastFunctions {
   int64_t lanes, panel;  // floats of a vector and of a row of a packed panel
-  // C = or += A B, and then `end` if it is not null; see Panel. n is at most a panel; whole vectors of B's
-  // rows are read.
+  // C = or += A B, and then `end` if it is not null; product_tiles-inl.h describes panels. n is at most a
+  // panel; whole vectors of B's rows are read.
   void (*product)(int64_t m, int64_t n, const Depth& depth, const float* a, int64_t a_row, int64_t a_column,
                   const float* b, int64_t b_row, float* c, int64_t c_row, bool add,
                   const TileEnd<float>* end);
@@ -131,7 +131,7 @@ void copy_floats(StoredInput from, int64_t at, int64_t n, float* to) {
     std::copy_n(from.floats() + at, n, to);
 }
 
-// Into how many parts each of `tasks` is cut, `most` or fewer, so that all workers have as much to do.
+// The number of parts into which each of `tasks` is cut, at most `most`, so that all workers have equal work.
 int64_t cuts(int64_t tasks, int64_t workers, int64_t most) {
   if (tasks >= 4 * workers) return 1;
   return std::clamp<int64_t>(workers / std::gcd(tasks, workers), 1, std::max<int64_t>(most, 1));
@@ -151,7 +151,7 @@ struct Segment {
   int64_t row, rows;  // its rows of the packed weights, and the distance between those of two lines
 };
 
-// Where the sums of a line are computed, rows `pitch` floats apart, and what follows them.
+// Where the sums of a line are computed, rows `pitch` floats apart, and the operations after the sums.
 struct SumsOfLine {
   float* sums;
   int64_t pitch;
@@ -223,7 +223,7 @@ ChannelsLastConvolution::ChannelsLastConvolution(const ConvSizes& sizes) : sizes
   for (int64_t i = 0; i < std::min(d.stride, d.input); ++i)
     for (int64_t j = 0; j < std::min(h.stride, h.input); ++j)
       for (int64_t k = 0; k < std::min(w.stride, w.input); ++k) {
-        // One for each offset: too many of them would take too long to plan.
+        // There is a pass for each offset; more passes than this would take too long to plan.
         if (backward_.size() >= 64) return;
         ConvPass& pass = backward_.emplace_back();
         pass.axes[0] = backward_axis(d, i), pass.axes[1] = backward_axis(h, j),
@@ -344,7 +344,7 @@ void ChannelsLastConvolution::multiply(const ConvPass& p, const Share& share, co
       packed + p.packed + (share.group * rounded(p.columns, f.lanes) + column) * p.taps() * p.depth;
   int64_t number = 0;
   each_segment(p, [&](const Segment& s) {
-    // The other panels find the rows in the cache, and copied lines are there already.
+    // Only the first panel prefetches, and only lines that were not copied: all other lines are in the cache.
     const Depth depth{s.k, s.count, s.step, s.rows * stored, share.in_place && panel == share.begin};
     const bool last = ++number == p.segments;
     int64_t line = 0;
@@ -362,7 +362,7 @@ void ChannelsLastConvolution::compute(const ConvPass& p, const Share& share, con
   const int64_t panel_size = functions().panel, results = p.columns * sizes_.groups;
   const int64_t every = p.axes[2].every * results;
   const Clip clip = clip_of(ending.activation);
-  // An addend in Y is there to be added to.
+  // If Y already has the addend, the sums are added to it.
   const float* addend = ending.addend.floats();
   const bool in_target = addend == target, separate = addend && !in_target;
   const bool plain = !ending.bias && !separate && ending.activation.kind == Activation::Kind::kNone;
@@ -538,8 +538,8 @@ void ChannelsLastConvolution::backward_data(StoredInput dy, const float* packed,
   for (const ConvPass& p : backward_) run(p, dy, packed, {bias, {}, {}}, dx, work);
 }
 
-// Adds what `rows` lines of `points` results contribute to the sums of the task; dY begins with the first
-// one, which reads the copy from `at` on.
+// Adds the share of `rows` lines of `points` results to the sums of the task; dY begins with the first
+// result, which reads the copy from `at` on.
 void ChannelsLastConvolution::add_weight_products(const WeightTask& t, const Gradients& g, const float* lines,
                                                   int64_t at, int64_t rows, int64_t points, bool add,
                                                   float* sums) const {

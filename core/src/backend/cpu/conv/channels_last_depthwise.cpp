@@ -32,10 +32,11 @@ struct DepthwiseResults {
   int64_t inner_first, inner_past;  // of those whose windows are inside
   int64_t every;                    // elements of the target from one result to the next
   float* y;                         // of result 0
-  int64_t fresh;  // lines, the last ones, that no line of results before has read; 0: all are in the cache
+  int64_t fresh;  // number of last lines that no earlier line of results has read; 0: all are in the cache
 };
 
-// What follows the sums: Y = bias + sums + addend, clipped to [low, high]; bias and addend may be null.
+// The operations after the sums: Y = bias + sums + addend, clipped to [low, high]; bias and addend may be
+// null.
 struct DepthwiseFinish {
   const float *bias, *addend;  // addend: of result 0
   float low, high;
@@ -76,8 +77,8 @@ HWY_INLINE void StoreChannels(Vec<F32> v, float* to, int64_t count) {
 }
 
 // Neighboring results of a line, `count` lines of the source, and the taps that are inside for all of these
-// results. Functions get a copy: they store vectors, which might otherwise change it for all that the
-// compiler knows.
+// results. Functions take a copy: otherwise the compiler would assume that the vectors they store may change
+// it.
 struct Neighbors {
   DepthwiseResults r;
   const DepthwiseLine* lines;
@@ -163,8 +164,9 @@ HWY_INLINE void SumsOfThreeTaps(const Neighbors& n, int64_t channel, int64_t cou
 #undef ORTRAIN_STORE
 #undef ORTRAIN_EACH_RESULT
 
-// Prefetches what later results read of the fresh lines, and these results: processors prefetch what follows
-// the elements that are read, but R results read at R places. In order of addresses, so that they notice.
+// Prefetches the elements of the fresh lines that later results read, and the memory of those results:
+// processors prefetch the elements after those that are read, but R results read at R places. The order is
+// that of the addresses, so that processors recognize the pattern.
 template <int R>
 struct Later {
   int64_t read, x;  // elements of the source for each channel, and the place of the first one in its line
@@ -451,7 +453,7 @@ void ChannelsLastDepthwise::backward_weights(const float* dy, const float* x, fl
   constexpr int64_t kChannels = 64;  // of a task
   const int64_t channels = sizes_.channels, chunks = (channels + kChannels - 1) / kChannels;
   const int64_t tasks = sizes_.batch * chunks, size = taps_ * channels;
-  // Each image has sums of its own.
+  // Each image has separate sums.
   parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
     for (int64_t task = tasks * first / workers_; task < tasks * past / workers_; ++task) {
       const int64_t image = task / chunks, begin = task % chunks * kChannels,

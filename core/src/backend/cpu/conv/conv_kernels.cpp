@@ -149,7 +149,7 @@ Kernel winograd_kernel(KernelContext& c, const WinogradSizes& s, const Activatio
 class Widened {
  public:
   Widened() = default;
-  // With a value of the same size that is not needed any more: its memory, if it has any, is used again.
+  // For a second value: reuses the memory of an earlier value of the same size that is no longer needed.
   explicit Widened(const Widened& before) : free_(before.last_) {}
 
   Slot in(KernelContext& c, size_t i) {
@@ -176,7 +176,7 @@ class Widened {
     });
     return floats;
   }
-  // The kernel between the conversions.
+  // The given kernel between the conversions before and after it.
   Kernel around(Kernel kernel) {
     before_.push_back(std::move(kernel));
     for (Kernel& k : after_) before_.push_back(std::move(k));

@@ -57,7 +57,7 @@ Kernel row_major_backward_weights(KernelContext& c, const Transposed& t) {
 
 template <typename T>
 Kernel row_major_backward_bias(KernelContext& c, const Transposed& t) {
-  // The sums are over Y, which only for this function is the result of a convolution.
+  // The sums are over Y, which this function treats as the result of a convolution.
   ConvSizes s = sizes_of(t);
   s.filters = t.y[1];
   for (WindowAxis& a : s.window) a.output = a.input;

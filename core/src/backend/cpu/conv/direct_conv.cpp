@@ -30,7 +30,7 @@ namespace ortrain {
 namespace HWY_NAMESPACE {
 namespace {
 
-// C += A B for rows of B that overlap; after the last column of B as much memory as a panel is read.
+// C += A B for rows of B that overlap; reads up to a panel of memory after the last column of B.
 void AddProduct(int64_t m, int64_t n, int64_t k, const float* a, const float* b, int64_t b_row, float* c,
                 int64_t c_row) {
   const int64_t width = kPanel * LanesOf<float>();
@@ -107,7 +107,7 @@ void DirectConvolution::each_step(F&& f) const {
     for (int64_t tap = 0; tap < w.kernel; ++tap) step(0, tap, length_, all, 0);
     return;
   }
-  // Taps that read the same phase are as far from each other as this.
+  // The distance between taps that read the same phase.
   const int64_t together = phases_ / std::gcd(phases_, w.dilation);
   for (int64_t line = 0; line < all; ++line)
     for (int64_t tap = 0; tap < std::min(together, w.kernel); ++tap)

@@ -16,18 +16,18 @@ int32_t read_code(const uint8_t* code, bool is_signed) {
   return is_signed ? static_cast<int8_t>(*code) : *code;
 }
 
-// Positions, so many elements apart, that fit in n elements.
+// The number of positions, `stride` elements apart, in n elements.
 inline int64_t positions(int64_t n, int64_t stride) {
   return n <= 0 ? 0 : stride == 1 ? n : (n + stride - 1) / stride;
 }
 
-// Without a call, since most runs are short.
+// Copies without a call of memcpy, since most runs are short.
 inline void copy_bytes(const uint8_t* from, int64_t n, uint8_t* to) {
   const auto move = [&](auto unit, int64_t at) {
     std::memcpy(&unit, from + at, sizeof(unit));
     std::memcpy(to + at, &unit, sizeof(unit));
   };
-  // Whole units, the last of which may overlap the one before.
+  // Copies whole units, the last of which may overlap the unit before it.
   const auto all = [&](auto unit) {
     constexpr int64_t kSize = sizeof(unit);
     for (int64_t i = 0; i + kSize <= n; i += kSize) move(unit, i);
@@ -118,14 +118,14 @@ class WindowColumns {
 
 namespace {
 
-// Whether every window is the next element.
+// Whether windows are single elements that follow each other.
 bool is_pointwise(const ConvSizes& s) {
   return std::all_of(s.window.begin(), s.window.end(), [](const WindowAxis& a) {
     return a.kernel == 1 && a.stride == 1 && a.before == 0 && a.output == a.input;
   });
 }
 
-// Such axes are one axis, so that lines are as long as possible.
+// Merges the axes of such a convolution into one, so that lines are as long as possible.
 ConvSizes merged(ConvSizes s) {
   if (!is_pointwise(s)) return s;
   WindowAxis line;
@@ -154,10 +154,10 @@ class Lines {
     held_ = reinterpret_cast<int32_t*>(weights_ + most);
     store_ = weights_ + most + kept_;
     padded_ = reinterpret_cast<int16_t*>(store_ + kept_ * pairs_ * line_);
-    std::fill_n(padded_, length(s), int16_t{0});  // the padding remains
+    std::fill_n(padded_, length(s), int16_t{0});  // later planes keep the padding
   }
 
-  // The lines are those of this plane from here on.
+  // From here on the lines are those of `plane`.
   void of(const uint8_t* plane) {
     if (plane != plane_) std::fill_n(held_, kept_, -1);
     plane_ = plane;
@@ -186,7 +186,7 @@ class Lines {
     const WindowAxis& h = s.window[1];
     return std::min((h.kernel - 1) * h.dilation + 1, std::max<int64_t>(h.input, 1));
   }
-  // Of a padded line, and one more: the partner of a window's last element.
+  // The length of a padded line, and one more element: the partner of a window's last element.
   static int64_t length(const ConvSizes& s) {
     const WindowAxis& w = s.window[2];
     return std::max(w.output - 1, int64_t{0}) * w.stride + w.span() + 1;
@@ -218,7 +218,7 @@ class Lines {
   const uint8_t* plane_ = nullptr;
   const uint32_t** lines_;
   uint32_t *weights_, *store_;
-  int32_t* held_;  // the line in each place; -1: none
+  int32_t* held_;  // the number of the line in each place; -1: none
   int16_t* padded_;
 };
 
@@ -246,7 +246,7 @@ IntegerConvolution::IntegerConvolution(const ConvSizes& sizes, bool x_signed, bo
   if (depthwise_) {
     panel_words_ = Lines::words(sizes_, kernels_);
     const WindowAxis &h = sizes_.window[1], &w = sizes_.window[2];
-    // Whole lines.
+    // A block has whole lines.
     block_ =
         std::clamp<int64_t>(kLinePoints / std::max<int64_t>(w.output, 1), 1, std::max<int64_t>(h.output, 1)) *
         w.output;
@@ -316,7 +316,7 @@ void IntegerConvolution::run(const uint8_t* x, uint8_t x_zero, const uint32_t* w
         for (int64_t from = begin; from < end; from += kernels_.panel) {
           const int64_t to = std::min(from + kernels_.panel, end);
           const uint8_t* of_image = x + image * image_size;
-          if (pointwise_)  // the image has the columns
+          if (pointwise_)  // the columns are the image itself
             kernels_.pack_panel(0, to - from, rows, {of_image + from, x_signed_, points}, panel);
           else
             pack_columns(WindowColumns(sizes_, of_image, x_zero, from, to), panel);

@@ -38,7 +38,7 @@ template <typename F>
 void walk_columns(const ConvSizes& s, int64_t begin, int64_t end, F&& run) {
   const WindowAxis &d = s.window[0], &h = s.window[1], &w = s.window[2];
   const int64_t channels = s.channels / s.groups, width = end - begin;
-  // Computed once because it is the same for every row of the columns and takes many divisions.
+  // The runs are computed once, because they are equal for every row of the columns and take many divisions.
   Run runs[kTile];
   int64_t count = 0;
   for (int64_t p = begin; p < end;) {
@@ -99,7 +99,7 @@ void add_columns(const ConvSizes& s, const T* columns, int64_t begin, int64_t en
 }
 
 // Divides `items` among the workers: work(worker, begin, end, threads), where `threads` is how many threads a
-// worker's products may use. One worker does everything if there is too little for half of them.
+// worker's products may use. One worker does everything if at most half of the workers would have an item.
 template <typename F>
 void share(int64_t workers, int64_t items, F&& work) {
   if (2 * items <= workers) {
@@ -233,7 +233,7 @@ void conv_backward_bias(const ConvSizes& s, const T* dy, T* db) {
   const int64_t points = s.output_points();
   parallel_for(s.filters, s.batch * points, [&](int64_t begin, int64_t end) {
     for (int64_t f = begin; f < end; ++f) {
-      // There are many short rows: partial sums keep the rounding error of float small.
+      // The rows are many and short: a sum of them in double keeps the rounding error of float small.
       double sum = 0;
       for (int64_t n = 0; n < s.batch; ++n) {
         const T* row = dy + (n * s.filters + f) * points;

@@ -11,7 +11,7 @@ namespace {
 
 int64_t divided(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Its sizes do not matter: it computes as many points as it is told to.
+// The sizes given here do not matter, because callers state how many points to compute.
 std::optional<ChannelsLastConvolution> pointwise(int64_t channels, int64_t filters) {
   if (channels == 0 || filters == 0) return std::nullopt;
   return ChannelsLastConvolution({1, channels, filters, 1, Window(3)});
@@ -70,7 +70,7 @@ void SeparableConvolution::compute(const float* x, const Stages& stages, int64_t
   for (int64_t row = begin; row < end; row += rows_) {
     const int64_t rows = std::min(rows_, end - row), first = row * h.stride - h.before,
                   need = std::clamp<int64_t>(first + (rows - 1) * h.stride + h.span(), 0, h.input);
-    // No window has the lines between two windows if the stride is larger than a window.
+    // If the stride is larger than a window, no window reads the lines between two windows.
     if (first_ && images == 1) expand(x, stages.first, std::max(have, first), need, kept);
     have = std::max(have, need);
     float* to = last_ ? results : y + row * line;

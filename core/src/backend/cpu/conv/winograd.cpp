@@ -2,7 +2,7 @@
 // (backend/cpu/matmul/product_tiles-inl.h).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/conv/winograd.cpp"
-// The per-target passes over this file come first.
+// Compiles this file for all other instruction sets first.
 #include <hwy/foreach_target.h>
 
 #include <algorithm>
@@ -48,7 +48,7 @@ struct WinogradFunctions {
   // M = or += V U, only the columns `columns` of U.
   void (*products)(int64_t tiles, Interval columns, const TileMatrices& v, const TilePanels& u, bool add,
                    const TileMatrices& m);
-  // Aᵀ M A, and what comes after it.
+  // Aᵀ M A with the bias, if it is not null; added to Y if `add`; with Relu if `relu`.
   void (*results)(const WinogradSizes&, const TileMatrices& m, Interval tiles, Interval columns,
                   const float* bias, bool add, bool relu, StoredOutput y);
   // A dY Aᵀ of the filters `columns`.
@@ -117,7 +117,7 @@ void ForwardWeights(const WinogradSizes& s, const float* w, Interval depth, Inte
     }
 }
 
-// Of a transposed convolution, whose windows are rotated. Its columns are the channels of W.
+// The weights of a transposed convolution, whose windows are rotated. The columns are the channels of W.
 template <class Tile>
 void TransposedWeights(const WinogradSizes& s, const float* w, Interval depth, Interval columns,
                        const TilePanels& u) {
@@ -385,7 +385,7 @@ struct Plan {
   // `depth`.
   int64_t columns, slice, depth;
   int64_t row;  // of V
-  // From one matrix to the next: of data; of products or gradients.
+  // The distance from one matrix to the next: of data; of products or gradients.
   int64_t v_step, m_step;
 
   int64_t taps, unit;  // elements of a transformed tile; channels and filters are multiples of this many

@@ -158,7 +158,7 @@ HWY_INLINE void TransformSquare(const At& at, const Put& put) {
   }
 }
 
-// The same, with element e stored at `to + e * step`.
+// The same transform, which stores element e at `to + e * step`.
 template <class Transform, class At>
 HWY_INLINE void StoreSquare(const At& at, float* to, int64_t step) {
   const F32 d;

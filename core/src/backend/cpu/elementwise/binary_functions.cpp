@@ -4,7 +4,7 @@
 // (ops/math/binary.cpp).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/elementwise/binary_functions.cpp"
-// The per-target passes over this file come first.
+// Compiles this file for all other instruction sets first.
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/elementwise/bf16_blocks-inl.h"
@@ -15,8 +15,8 @@
 #ifndef ORTRAIN_BINARY_ROWS
 namespace ortrain {
 
-// Whether an operator of this build uses a row. Many add and multiply; the operators that scatter may take
-// extremes.
+// Whether an operator of this build uses a row. Many operators add and multiply; operators that scatter may
+// take minima and maxima.
 constexpr bool is_row_used(std::string_view type) {
   if (type == "Add" || type == "Mul") return true;
   const bool scatters =

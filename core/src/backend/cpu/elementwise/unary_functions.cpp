@@ -4,7 +4,7 @@
 // Highway's tag of the lanes. The gradients are defined with the operators (ops/math/unary.cpp).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/elementwise/unary_functions.cpp"
-// The per-target passes over this file come first.
+// Compiles this file for all other instruction sets first.
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/elementwise/bf16_blocks-inl.h"
@@ -69,7 +69,7 @@
   ROW(QuickGelu, 12, Mul(x, math::Sigmoid(d, Mul(a, x)))) \
   ROW(Swish, 12, Mul(x, math::Sigmoid(d, Mul(a, x))))
 
-// Of dy and x (the operator's input, or its output where the row says y).
+// Formulas of dy and x (the operator's input, or its output where the row has y).
 #define ORTRAIN_PAIR_ROWS(ROW) \
   /* X may be the output as well: both are positive at the same places */ \
   ROW(ReluGrad, 1, IfThenElseZero(Gt(x, Zero(d)), dy)) \
@@ -88,7 +88,7 @@
   /* the same with u = alpha x */ \
   ROW(QuickGeluGrad, 14, Mul(dy, SigmoidProductAndDerivative(d, x, Mul(a, x), a).derivative))
 
-// Value and derivative.
+// Formulas of a value and its derivative.
 #define ORTRAIN_DERIVATIVE_ROWS(ROW) \
   ROW(Gelu, 18, GeluAndDerivative(d, x)) \
   ROW(FastGelu, 20, FastGeluAndDerivative(d, x)) \

@@ -62,7 +62,7 @@ inline HWY_NOINLINE void JoinRows(const float* low, const float* high, int64_t n
   }
 }
 
-// Whether rows of k values, `row` apart, can be read as the words that they are.
+// Whether rows of k values, `row` apart, can be read as words without a copy.
 template <typename T>
 bool AreWords(const T* from, int64_t row, int64_t k) {
   return std::is_same_v<T, BFloat16> && k % 2 == 0 && row % 2 == 0 &&
@@ -84,7 +84,8 @@ void PackPairsAlong(const T* b, int64_t row, int64_t k, int64_t n, float* packed
   }
 }
 
-// The same of Bᵀ, whose column j begins at b + j * row. `turned` is memory for a panel of it.
+// Packs the words of the matrix Bᵀ, whose column j begins at b + j * row. `turned` is memory for a panel of
+// it.
 template <typename T>
 void PackPairsAcross(const T* b, int64_t row, int64_t k, int64_t n, float* turned, float* packed) {
   const int64_t lanes = LanesOf<float>(), width = kPanel * lanes, words = (k + 1) / 2;
@@ -113,7 +114,8 @@ struct WidenedPairs {
   }
 };
 
-// The instruction, which Highway 1.0 does not have. Only where bf16_products() finds it.
+// Multiplies with the processor's instruction, which Highway 1.0 does not have, where bf16_products() finds
+// it.
 #if HWY_ARCH_X86_64 && HWY_TARGET == HWY_AVX3
 constexpr bool kHasNativePairs = true;
 struct NativePairs {

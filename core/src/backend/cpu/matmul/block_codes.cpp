@@ -1,6 +1,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/matmul/block_codes.cpp"
-// The per-target passes over this file come first.
+// Compiles this file for all other instruction sets first.
 #include <hwy/foreach_target.h>
 
 #include <bit>
@@ -14,10 +14,10 @@ namespace ortrain {
 namespace HWY_NAMESPACE {
 namespace {
 
-constexpr int64_t kCodes = 32;  // that are unpacked at a time
+constexpr int64_t kCodes = 32;  // codes that are unpacked at a time
 constexpr int64_t kRowsAhead = 8;
 
-// Of 2, 4 or 8 bits.
+// Code i of a row of codes of 2, 4 or 8 bits.
 HWY_INLINE int32_t CodeAt(const uint8_t* bytes, int64_t i, int64_t bits) {
   if (bits == 4) return bytes[i >> 1] >> ((i & 1) * 4) & 15;
   if (bits == 8) return bytes[i];
@@ -52,7 +52,8 @@ HWY_INLINE void Scale(const uint8_t* codes, int64_t n, float zero, float scale, 
   });
 }
 
-// Where a vector holds what each code of 4 bits stands for, a byte is looked up as a pair of bfloat16 values.
+// Where a vector can hold the values of all codes of 4 bits, a byte is looked up as a pair of bfloat16
+// values.
 #if HWY_MAX_BYTES == 64 && !HWY_HAVE_SCALABLE
 #define ORTRAIN_LOOKS_UP_PAIRS 1
 
@@ -80,7 +81,7 @@ HWY_INLINE int64_t LookUpPairs(const uint8_t* bytes, int64_t n, float zero, floa
 }
 #endif
 
-// Row i of a part, if it has one. The locality is that of __builtin_prefetch.
+// Prefetches row i of a part, if the part has such a row. The locality is that of __builtin_prefetch.
 template <int kLocality>
 HWY_INLINE void FetchRow(const BlockCodes& w, const CodesPart& part, int64_t i) {
   if (i >= part.rows) return;
@@ -101,7 +102,7 @@ void Unpack(const BlockCodes& w, const CodesPart& part, const CodesPart& next, T
   const int shift = std::countr_zero(static_cast<uint64_t>(w.block));  // a power of two
   const float middle = static_cast<float>(1 << (w.bits - 1));
   for (int64_t i = 0; i < part.rows; ++i, to += to_row) {
-    // From farther away for the next part, which is unpacked after a product, than for the next rows.
+    // The next part, which is unpacked only after a product, goes to a farther cache than the next rows.
     FetchRow<2>(w, next, i);
     FetchRow<3>(w, part, i + kRowsAhead);
     const int64_t r = part.row + i;

@@ -27,8 +27,8 @@ using V32 = Vec<I32>;
 
 inline int64_t Lanes() { return static_cast<int64_t>(hn::Lanes(I32())); }
 
-// How words are multiplied. kVectors: of a panel; with 32 registers for sums of one part: 6 x 4 sums. `rest`
-// is a second part of the sums on processors whose instructions need one.
+// How words are multiplied. kVectors: vectors of a panel; 6 x 4 sums of one part fit in 32 registers. `rest`
+// is a second part of the sums on processors whose instructions need it.
 
 // Pairs of 16-bit integers, whose products fit in 32 bits.
 struct Pairs {

@@ -43,7 +43,8 @@ Bias kind_of(const Shape& shape, int64_t m, int64_t n) {
   return Bias::kScalar;
 }
 
-// All products. The batch is divided among the threads if it is large enough; otherwise each product is.
+// Computes all products. The batch is divided among the threads if it is large enough; otherwise each product
+// is divided.
 template <typename T>
 void multiply_all(const Product& p, T alpha, const T* a, const T* b, T beta, T* y) {
   const int64_t batches = p.batches();

@@ -25,7 +25,7 @@ StoredSlot fetch(KernelContext& c, size_t i) {
   return {c.in(i, bf16 ? bf16_row_major(c.shape(i)) : nullptr), bf16};
 }
 
-// The result, in the memory of a term with as many bytes if no other input is the same value.
+// The result. It takes the memory of a term of the same size, if no other input is that value.
 StoredSlot make_result(KernelContext& c, const std::vector<size_t>& full) {
   const bool bf16 = c.wants_bf16(0);
   const LayoutPtr layout = bf16 ? bf16_row_major(c.out_shape(0)) : nullptr;

@@ -154,7 +154,7 @@ void MultiplyBlock(int64_t m, const LeftBlock& a, const float* b, int64_t k, int
 #if ORTRAIN_HAS_BF16_TILES
 // As quads of bfloat16.
 
-// to[2 i], to[2 i + 1] = the quad of element i of up to four rows; those that lack are zeros.
+// to[2 i], to[2 i + 1] = the quad of element i of up to four rows; missing rows count as zeros.
 template <typename T>
 void JoinFour(const T* from, int64_t row, int64_t rows, int64_t n, uint32_t* to) {
   const hn::ScalableTag<uint32_t> d;
@@ -304,8 +304,8 @@ struct Room {
   float *left, *right, *turned, *sums, *unpacked;
 };
 
-// Of the largest unpacked block of B, in floats or in bfloat16, whose lines are padded so that they do not
-// all map to the same sets of the cache.
+// The size of the largest unpacked block of B, in floats or in bfloat16. Its lines are padded so that they do
+// not all map to the same sets of the cache.
 constexpr int64_t kUnpackedFloats = (kColumns + kLeftPad) * (kMixedDepth + kLeftPad);
 
 // Rows [row, row + rows) and columns [column, column + columns) of B.
@@ -340,7 +340,7 @@ void multiply_block(const MixedProduct& p, const MixedFunctions& f, const Room& 
   const int64_t depth = f.depth;
   for (int64_t l = 0; l < p.k; l += depth) {
     const int64_t k = std::min(depth, p.k - l);
-    // Below this part, or at the top of the columns on its right.
+    // The next part is below this part, or at the top of the columns on its right.
     RightPart part{l, k, column, n}, next{l + k, std::min(depth, p.k - l - k), column, n};
     if (next.rows == 0) next = {0, std::min(depth, p.k), column + n, std::min(kColumns, p.n - column - n)};
     f.pack_right(right_block(p, room, part, next), k, n, room.turned, room.right);
@@ -376,7 +376,7 @@ void mixed_product(const MixedProduct& p, int64_t row, int64_t row_end, int64_t 
       multiply_block(p, f, room, row, row_end - row, j, n, p.y.floats() + row * p.n + j, p.n);
       continue;
     }
-    // In equal parts, since a block of B is packed for each.
+    // The rows are divided into equal parts, because a block of B is packed for each part.
     const int64_t parts = (row_end - row + kRows - 1) / kRows, step = mixed_rows();
     const int64_t height = ((row_end - row + parts - 1) / parts + step - 1) / step * step;
     for (int64_t i = row; i < row_end; i += height) {
@@ -395,7 +395,7 @@ void coded_product(const CodedProduct& p) {
   const MixedTerm bias{StoredInput(p.bias), Bias::kRow};
   const std::span<const MixedTerm> terms(&bias, p.bias ? 1 : 0);
   const MixedProduct whole{p.m, n, k, 1.0f, {p.a, k, 1}, {}, p.pairs, p.y, terms, p.w, p.transposed, p.take};
-  // By columns, so that each block of W is unpacked once.
+  // The work is divided by columns, so that each block of W is unpacked once.
   parallel_for(panels, step * k * (p.m / tuning::kMultiplications + 4), [&](int64_t begin, int64_t end) {
     mixed_product(whole, 0, p.m, begin * step, std::min(n, end * step));
   });

@@ -1,12 +1,12 @@
-// x86 processors without AVX2 get vectors here too: the build's own list of targets would leave them none
-// (Highway 1.0).
+// x86 processors without AVX2 get vectors here too. The list of targets of the build would leave them without
+// vectors (Highway 1.0).
 #if defined(__x86_64__)
 #undef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
 #endif
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/matmul/multiply.cpp"
-// The per-target passes over this file come first.
+// Compiles this file for all other instruction sets first.
 #include <hwy/foreach_target.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ template <typename T>
 struct ProductKernel {
   int64_t lanes, panel;  // columns
   void (*run)(const ProductPart<T>&);
-  // Of packed operands; null for integers.
+  // Functions of packed operands; null for integers.
   void (*pack)(int64_t k, int64_t n, MatrixView<const T> b, T* packed);
   void (*run_packed)(const ProductPart<T>&);  // b.data is packed
 };
@@ -70,7 +70,7 @@ namespace {
 // Dot products of a row of A with columns of B, four columns at a time, over at most this many products.
 constexpr int64_t kDotDepth = 1024;
 
-// For the packed operands. At most 350 KB.
+// The thread's memory for packed operands, at most 350 KB.
 template <typename T>
 T* PackingMemory(int64_t elements) {
   return static_cast<T*>(regions::memory(static_cast<size_t>(elements) * sizeof(T)));

@@ -9,7 +9,7 @@ namespace ortrain {
 
 namespace {
 
-// Rare, so plain loops; 32-bit sums wrap around as those of T do.
+// Such products are rare, so plain loops compute them; 32-bit sums wrap around as those of T do.
 template <typename T>
 void narrow_product(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, MatrixView<const T> b,
                     T beta, T* y, int64_t y_row) {
@@ -30,7 +30,7 @@ void scaled_product(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T
                     T beta, T* y, int64_t y_row, int threads) {
   constexpr bool kNarrow = std::is_integral_v<T> && sizeof(T) < 4;
   if (kNarrow && threads > 1) {
-    // Cut along the longer side of y.
+    // The work is cut along the longer side of y.
     const bool rows = m >= n;
     parallel_for(rows ? m : n, (rows ? n : m) * k, [&](int64_t begin, int64_t end) {
       const int64_t row = rows ? begin : 0, column = rows ? 0 : begin;

@@ -31,8 +31,8 @@ struct Depth {
   bool prefetches = false;
 };
 
-// What follows the sums: C = C + bias + addend, clipped to [low, high], where NaN stays. The bias has an
-// element for each column; both may be null.
+// The operations after the sums: C = C + bias + addend, clipped to [low, high], where NaN stays. The bias has
+// an element for each column; both may be null.
 template <typename T>
 struct TileEnd {
   const T *bias, *addend;
@@ -163,7 +163,8 @@ HWY_NOINLINE void PackAcross(const T* b, int64_t row, int64_t k, int64_t n, T sc
 }
 #undef ORTRAIN_TRANSPOSES_VECTORS
 
-// How elements are multiplied: sum += a b. Other ways than this one take what floats hold for something else.
+// How elements are multiplied: sum += a b. Other such types interpret the bits of floats as other data, such
+// as words.
 struct MultiplyAdd {
   template <class V>
   static HWY_INLINE V Run(V a, V b, V sum) {
@@ -171,7 +172,7 @@ struct MultiplyAdd {
   }
 };
 
-// The sums of the next tile: they may have to come from memory.
+// Prefetches the sums of the next tile, which may have to come from memory.
 template <int R, int V, typename T>
 HWY_INLINE void PrefetchTile(const T* c, int64_t c_row) {
   for (int r = 0; r < R; ++r)
@@ -179,7 +180,7 @@ HWY_INLINE void PrefetchTile(const T* c, int64_t c_row) {
       hwy::Prefetch(c + r * c_row + v * LanesOf<T>());
 }
 
-// A vector of sums with what follows them.
+// A vector of sums after the operations that `end` states.
 template <typename T>
 HWY_INLINE Vec<hn::ScalableTag<T>> Ended(const TileEnd<T>& end, Vec<hn::ScalableTag<T>> sum, int64_t row,
                                          int64_t column, int64_t count) {
@@ -211,7 +212,8 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
   const T *a_start = a, *b_start = b;
   for (int64_t time = 0; time < depth.count; ++time, a = a_start += depth.a, b = b_start += depth.b)
     for (int64_t begin = 0; begin < depth.k; begin += kLine) {
-      // Those of the next tile: processors prefetch what follows these rows, but not before they are read.
+      // Prefetches the rows of the next tile. Processors do so themselves only once the rows of this tile are
+      // read.
       for (int r = 0; depth.prefetches && r < R; ++r) hwy::Prefetch(a + (R + r) * a_row);
       for (int64_t p = HWY_MIN(kLine, depth.k - begin); p > 0; --p) {
         const auto b0 = hn::LoadU(d, b);

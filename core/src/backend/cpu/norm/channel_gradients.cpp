@@ -126,7 +126,7 @@ void run(const ChannelLayout& layout, const T* dy, const T* x, T* dx, const Chan
     b[c] = static_cast<float>(product / count * inverse);
   }
   if (!dx) return;
-  // Rows of all blocks, so that there is work for every thread with one block too.
+  // Divides the rows of all blocks, so that every thread has work even with a single block.
   const int64_t lanes = layout.lanes;
   parallel_for(layout.outer * layout.blocks * layout.rows, 2 * lanes, [&](int64_t begin, int64_t end) {
     while (begin < end) {

@@ -2,7 +2,7 @@
 // y = scale h + bias.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/norm/group_normalization_kernels.cpp"
-// The per-target passes over this file come first.
+// Compiles this file for all other instruction sets first.
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/simd/simd_math-inl.h"

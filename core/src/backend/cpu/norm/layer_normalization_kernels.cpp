@@ -1,7 +1,7 @@
 // Over everything from `axis` on: h = (x - mean) s with s = 1 / sqrt(var + epsilon), y = scale h + bias.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/norm/layer_normalization_kernels.cpp"
-// The per-target passes over this file come first.
+// Compiles this file for all other instruction sets first.
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/simd/simd_math-inl.h"

@@ -23,8 +23,8 @@ float LargestOf(const float* x, int64_t n) {
   return hn::GetLane(hn::MaxOfLanes(d, largest));
 }
 
-// The power of a group: the least multiple of 16 whose 2^power no e^score exceeds; 0 where that is no number
-// or a very large one. Those become NaN.
+// The power of a group: the least multiple of 16 whose 2^power no e^score exceeds; 0 if the largest score is
+// NaN or very large. Scores of such a group become NaN.
 int32_t PowerOf(float largest) {
   constexpr float kMost = 5e8f, kStep = 16;
   constexpr double kLog2 = 1.4426950408889634;

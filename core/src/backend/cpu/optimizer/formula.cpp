@@ -108,7 +108,7 @@ Symbol power(const Symbol& base, double exponent) {
   return Symbol::computed("Pow", {base, exponent}, [](double x, double y) { return std::pow(x, y); });
 }
 
-// Without cancellation in float: with a = exponent ln(base) / 2, it is -2 exp(a) sinh(a).
+// 1 - base^exponent without cancellation in float: with a = exponent ln(base) / 2, it is -2 exp(a) sinh(a).
 Symbol one_minus_power(double base, const Symbol& exponent) {
   if (base == 0) return 1;
   const Symbol half = exponent * (0.5 * std::log(base));

@@ -105,7 +105,7 @@ HWY_INLINE void store_states(D d, const Element<D, kStates>& e, T* const* s, int
   for (size_t k = 0; k < kStates; ++k) hn::StoreU(without_denormals(e.s[k]).v, d, s[k] + i);
 }
 
-// Copies of what the loops read, which stores to the arrays cannot change.
+// Copies of the values that the loops read, so that stores to the arrays cannot change them.
 template <class Rule, typename T>
 struct Given {
   typename Rule::template Factors<T> factors;

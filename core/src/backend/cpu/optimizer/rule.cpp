@@ -66,8 +66,8 @@ double& OptimizerStep::scalar(std::string_view name) const { return values.scala
 
 namespace {
 
-constexpr int64_t kPiece = 1024;  // of 16-bit floats that are converted together
-constexpr int64_t kBlock = 4096;  // of elements that are summed together
+constexpr int64_t kPiece = 1024;  // 16-bit floats that are converted together
+constexpr int64_t kBlock = 4096;  // elements that are summed together
 constexpr int64_t kMostSegments = 128;
 
 template <typename T>

@@ -21,8 +21,8 @@ namespace ortrain {
 // The most lines, and elements of a line, that belong to one element of a result.
 inline constexpr int64_t kMostPoolLines = 256, kMostPoolColumns = 256;
 
-// What belongs to one element of a result: the elements of lines of X or dY. The factors or numbers of a line
-// and of a column together are those of an element.
+// The elements of X or dY that contribute to one element of a result, by lines and columns. The factor or
+// number of an element follows from that of its line and that of its column.
 template <typename T>
 struct PoolLine {
   const T* values;
@@ -40,7 +40,7 @@ struct PoolElements {
   int64_t line_count = 0, column_count = 0;
 };
 
-// For all channels of one element of the result.
+// Functions for all channels of one element of the result.
 template <typename T>
 struct PoolFunctions {
   // y = the largest element, and its number if `taps` is not null.
@@ -175,7 +175,7 @@ void each_window(const WindowAxis& a, int64_t i, F&& f) {
   }
 }
 
-// How much each element of window o along an axis counts in a mean, for this axis.
+// The weight of each element of window o in a mean, as far as this axis determines it.
 float share_of(const PoolSizes& s, const WindowAxis& a, int64_t o) {
   const WindowSpan span = inside(a, o);
   const int64_t count = s.count_padding ? inside_padded(a, o) : span.last - span.first;

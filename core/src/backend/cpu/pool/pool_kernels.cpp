@@ -45,7 +45,7 @@ ChannelsLastPool channels_last_global(const Shape& x) {
   return {{x[0], three_axes(window)}, x[1]};
 }
 
-// What MaxPool saves for MaxPoolGrad instead of indices: the number of the largest element of each window.
+// MaxPool saves this for MaxPoolGrad instead of indices: the number of the largest element of each window.
 class PoolTaps : public Layout {
  public:
   PoolTaps(ChannelsLastPool pool, Shape x, const Shape& y)

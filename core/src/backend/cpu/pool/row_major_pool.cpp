@@ -45,7 +45,7 @@ int64_t window_points(const Window& w) {
   return points;
 }
 
-// What a plane costs.
+// The cost of a plane.
 int64_t cost_of(const PoolSizes& s) { return capped_product({s.output_points(), window_points(s.window)}); }
 
 int64_t to_column_major(const PoolSizes& s, int64_t offset) {

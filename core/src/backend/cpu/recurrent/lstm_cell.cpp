@@ -1,6 +1,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/recurrent/lstm_cell.cpp"
-// The per-target passes over this file come first.
+// Compiles this file for all other instruction sets first.
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/recurrent/lstm_cell.h"
@@ -52,7 +52,7 @@ HWY_INLINE Vec<D> BeforeSigmoid(D d, Vec<D> dy, Vec<D> y) {
   return hn::Mul(dy, hn::Mul(y, hn::Sub(C(d, 1), y)));
 }
 
-// The same for tanh.
+// The gradient of an argument of tanh, of which y is the value.
 template <class D>
 HWY_INLINE Vec<D> BeforeTanh(D d, Vec<D> dy, Vec<D> y) {
   return hn::Mul(dy, hn::NegMulAdd(y, y, C(d, 1)));

@@ -1,7 +1,7 @@
 // Sums, extremes and products over axes, on vectors.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/reduce/reduction.cpp"
-// The per-target passes over this file come first.
+// Compiles this file for all other instruction sets first.
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/reduce/reduction.h"
@@ -117,7 +117,7 @@ struct ProdStep {
   static double Combine(double a, double b) { return a * b; }
 };
 
-// What lanes without an input element contain, so that they do not count.
+// The value of lanes without an input element, so that they do not count.
 template <class Step, typename T>
 constexpr T kNothing = static_cast<T>(Step::kStart);
 

@@ -125,7 +125,7 @@ HWY_INLINE Vec<D> ExpNegative(D d, Vec<D> x) {
     y = hn::MulAdd(hn::MulAdd(y, r, C(d, 1)), r, C(d, 1));
     const hn::RebindToUnsigned<D> bits;
     const Vec<D> power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(bits, shifted)));
-    // Not of the product, so that NaN stays.
+    // The comparison is of x and not of the product, so that NaN stays.
     return hn::IfThenElse(hn::Lt(x, C(d, -87.33654)), hn::Zero(d), hn::Mul(y, power));
   }
 }
@@ -233,7 +233,7 @@ constexpr bool kMasksMemory = true;
 constexpr bool kMasksMemory = false;
 #endif
 
-// v with what is below `low` or above `high` replaced by these; NaN stays.
+// v with values below `low` replaced by `low` and values above `high` by `high`; NaN stays.
 template <class D>
 HWY_INLINE Vec<D> ClipTo(D, Vec<D> v, Vec<D> low, Vec<D> high) {
 #if HWY_ARCH_X86
@@ -271,7 +271,8 @@ HWY_INLINE void StoreUpTo(Vec<D> v, D d, T* p, int64_t count) {
   }
 }
 
-// The same for floats stored in bfloat16; a store rounds to the nearest, ties to even.
+// The next `count` values that are stored in bfloat16, as floats; a store rounds to the nearest, ties to
+// even.
 template <class D>
 HWY_INLINE Vec<D> LoadUpTo(D d, const BFloat16* p, int64_t count, float fill = 0) {
   const hn::Rebind<uint16_t, D> half;

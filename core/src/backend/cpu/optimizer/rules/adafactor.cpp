@@ -23,14 +23,14 @@
 namespace ortrain {
 namespace {
 
-// Rows that are measured one after the other before they are added to the columns, while they are in the
-// cache: as many as have kInCache elements, at least kTogether. Passes read memory by single rows, because
-// two streams are read faster than eight. The cache is read by kTogether rows.
+// Rows are measured one after the other and then, while they are in the cache, added to the columns: as many
+// rows as have kInCache elements, at least kTogether. Passes read memory by single rows, because two streams
+// are read faster than eight. They read the cache by kTogether rows.
 constexpr int64_t kRows = 16, kInCache = 32768, kTogether = 4;
 
-// Up to kRows rows of a matrix, one behind the other, or a part of the elements of a vector. What a gradient
-// is multiplied by is the factor of its row times that of its column, and never above `most`. The factors of
-// rows and `most` include the scale of the gradients.
+// Up to kRows consecutive rows of a matrix, or a part of the elements of a vector. A gradient is multiplied
+// by the factor of its row times that of its column, but at most by `most`. The factors of rows and `most`
+// include the scale of the gradients.
 template <typename T>
 struct Rows {
   T* w;
@@ -72,7 +72,7 @@ HWY_INLINE std::array<double, kSums> sums_of(int64_t n, const At& at) {
     std::array<Number<hn::ScalableTag<T>>, kSums> even, odd;
     std::array<Number<hn::CappedTag<T, 1>>, kSums> rest;
     for (size_t k = 0; k < kSums; ++k) even[k] = odd[k] = T(0), rest[k] = T(0);
-    // Two of a sum hide its latency.
+    // Two vectors for each sum hide the latency of additions.
     for (; i + 2 * lanes <= end; i += 2 * lanes) {
       add(even, at(d, i));
       add(odd, at(d, i + lanes));
@@ -207,7 +207,7 @@ HWY_EXPORT(normalized_double);
 HWY_EXPORT(change_float);
 HWY_EXPORT(change_double);
 
-// Both types by one name.
+// One name for both types.
 Squares squares(const float* w, const float* g, float scale, int64_t n, int64_t count) {
   return HWY_DYNAMIC_DISPATCH(squares_float)(w, g, scale, n, count);
 }
@@ -229,13 +229,13 @@ void change(const Rows<double>& rows, double decayed, double rate) {
   HWY_DYNAMIC_DISPATCH(change_double)(rows, decayed, rate);
 }
 
-// Of rows, summed one by one, so that the sums do not depend on the threads.
+// Segments of rows: their sums are added in order, so that results do not depend on the number of threads.
 constexpr int64_t kSegments = 32;
 // Elements of a vector that count as a row.
 constexpr int64_t kRow = 2048;
 
-// Calls f(segment, first row, behind the last one) for parts of the rows, in several threads. With
-// `backwards`, each thread begins with its last part, of which most is in the cache after another pass.
+// Calls f(segment, first row, past the last row) for parts of the rows, in several threads. With `backwards`,
+// each thread begins with its last part, most of which another pass has left in the cache.
 template <typename F>
 void for_segments(int64_t rows, int64_t columns, bool backwards, F&& f) {
   const int64_t segments = std::min(rows, kSegments);
@@ -297,7 +297,7 @@ void step_of_vector(const Numbers<T>& f, const TensorRun<T>& run) {
     moment[i] = f.kept * moment[i] + f.taken * (g * g);
     roots[i] = 1 / std::sqrt(std::max(moment[i], f.smallest * f.smallest));
   }
-  // Each row is a matrix, so that the last one may be shorter.
+  // Each row counts as a matrix, so that the last row may be shorter.
   const int64_t rows = (run.n + kRow - 1) / kRow;
   const auto rows_at = [&](int64_t r, int64_t) {
     const int64_t at = r * kRow, n = std::min(kRow, run.n - at);
@@ -315,7 +315,7 @@ struct Matrix {
   T *of_rows, *of_columns, *sums;
 };
 
-// Of a matrix, or of all matrices of a parameter.
+// Sums over a matrix, or over all matrices of a parameter.
 struct Sums {
   double weights = 0;     // of the squares of the weights
   double normalized = 0;  // of the squares of the normalized gradients
@@ -431,8 +431,8 @@ struct Adafactor {
     return Tensor(dtype, is_factored == (k < 2) ? of : Shape{0}, nullptr);
   }
 
-  // The factor of each element of a vector. Of matrices a mean of each, the roots of its columns, and two
-  // sums of the columns of one.
+  // The working memory. For a vector: the factor of each element. For matrices: a mean for each matrix, the
+  // roots for its columns, and for one matrix two sums for each column of each segment.
   static int64_t work(const OptimizerStep&, const Shape& shape) {
     if (shape.size() < 2) return shape.empty() ? 1 : shape.front();
     int64_t matrices = 1;

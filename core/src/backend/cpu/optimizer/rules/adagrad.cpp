@@ -30,8 +30,8 @@ struct Adagrad {
     auto& sum = e.s[0];
     const auto g = mul_add(f.decay, e.w, e.g);
     sum = mul_add(g, g, sum);
-    // Not part of the state, which rows of an embedding begin with when a batch reads them for the first
-    // time.
+    // The initial sum is not part of the state, because the state of an embedding's row is zero when a batch
+    // reads the row for the first time.
     e.w = e.w - f.rate * g / (sqrt(sum + f.initial) + f.epsilon);
   }
 };

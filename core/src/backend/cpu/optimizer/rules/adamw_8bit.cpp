@@ -1,8 +1,8 @@
 // AdamW whose moments have 8 bits and a scale for each block of 256 elements: T. Dettmers et al., "8-bit
 // optimizers via block-wise quantization", 2022. As in the authors' package, parameters of fewer than 4096
-// elements have moments of full precision. The codes are not the authors', whose levels must be searched for:
-// eight_bit_codes.h has them. They hold the root of the second moment, which has half as many digits before
-// the first that counts.
+// elements have moments of full precision. The codes, which eight_bit_codes.h defines, differ from the
+// authors', which need a search for the nearest level. They hold the root of the second moment, which has
+// half as many leading zeros as the moment.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/optimizer/rules/adamw_8bit.cpp"
 #include <hwy/foreach_target.h>
@@ -26,7 +26,7 @@ namespace {
 
 constexpr int64_t kBlock = 256, kLeastElements = 4096;
 
-// Blocks, one behind the other.
+// Consecutive blocks.
 template <typename T>
 struct Blocks {
   T* w;
@@ -41,13 +41,13 @@ struct Blocks {
   }
 };
 
-// The numbers of a step. A moment is computed in a unit, by which gradients would be multiplied otherwise:
-// 1 - beta1 for the first moment, the root of 1 - beta2 for the root of the second one.
+// The numbers of a step. Each moment is computed in a unit, 1 - beta1 for the first moment and the root of 1
+// - beta2 for the root of the second one, so that gradients need not be multiplied by it.
 template <typename T>
 struct StepNumbers {
   T gradient_scale;
   T first_unit, root_unit;
-  T first_kept, root_kept;  // times a scale and a level: the part of the moment before that is kept
+  T first_kept, root_kept;  // times a scale and a level: the part of the earlier moment that is kept
   T root_factor, epsilon;   // the first moment is divided by root * root_factor + epsilon
   T decay;                  // of the weights
 };
@@ -175,8 +175,7 @@ HWY_INLINE hn::Vec<D8> codes_of(hn::Vec<D16> even, hn::Vec<D16> odd) {
                      hn::BitCast(D8(), hn::ShiftRight<Code::kShift - 16>(even)));
 }
 
-// The moments of two blocks between their passes, and by what those of each are multiplied for the second
-// one.
+// The moments of two blocks between their passes, and the factors by which the second pass multiplies them.
 struct Moments {
   HWY_ALIGN float first[2 * kBlock], root[2 * kBlock];
   HWY_ALIGN float inverses[2][4];  // for the first moments and the roots; two are not used
@@ -186,7 +185,7 @@ struct Largest {
   V first, root;
 };
 
-// By what the levels of a block are multiplied.
+// The factors of the levels of a block.
 struct Kept {
   V first, root, root_offset;
 };
@@ -220,7 +219,7 @@ HWY_INLINE void add_gradients(const float* gradients, const StepNumbers<float>& 
   most.root = hn::Max(most.root, root);
 }
 
-// Floats of which the codes of the moments are a part.
+// Floats that contain the codes of the moments.
 struct Coded {
   V first, root;
 };
