@@ -4,11 +4,6 @@
 #include "op/opset.h"
 
 namespace ortrain {
-namespace {
-
-// Since this opset ReduceSum, Squeeze and Unsqueeze take axes as an input.
-
-}  // namespace
 
 std::string NodeWriter::operator()(const std::string& op_type, const std::vector<std::string>& inputs,
                                    const Attributes& attributes, const std::string& domain) {
