@@ -104,13 +104,13 @@ class Commands(Protocol):
         """Return tensors by name, from pairs of a name and a label."""
 
     def counted(self, tokens: Sequence[str], index: int, each: int = 1) -> Sequence[str]:
-        """Return the tokens behind their number, which is the token at an index."""
+        """Return the tokens of a list: the token at an index is the length of the list."""
 
     def behind(self, tokens: Sequence[str], index: int, each: int = 1) -> Sequence[str]:
-        """Return the tokens behind counted ones."""
+        """Return the tokens after such a list."""
 
     def optional(self, path: str) -> str | None:
-        """Return a path, or nothing for a token that means none."""
+        """Return a path, or None for the token that stands for no path."""
 
     def number(self, token: str) -> float:
         """Return the number in a token."""

@@ -19,7 +19,7 @@ class CheckpointState:
     """
 
     def __init__(self, handle: _ortrain.CheckpointStateHandle) -> None:
-        """Takes the handle that a factory made; not for use outside."""
+        """Take the handle that a factory created. Only factories of this package call this."""
         self._handle = handle
 
     @classmethod

@@ -27,7 +27,7 @@ class Parameter:
     """
 
     def __init__(self, owner: CheckpointState, name: str) -> None:
-        """Looks into its owner; not for use outside."""
+        """Refer to the owner, whose values this object reads and changes. Only the owner calls this."""
         self._owner = owner
         self._name = name
 

@@ -25,7 +25,7 @@ class ParameterGroup:
     """
 
     def __init__(self, owner: Optimizer, name: str) -> None:
-        """Looks into its owner; not for use outside."""
+        """Refer to the owner, whose values this object reads and changes. Only the owner calls this."""
         self._owner = owner
         self._name = name
 

@@ -24,7 +24,7 @@ class ParameterGroups(Entries[ParameterGroup]):
     """
 
     def __init__(self, owner: Optimizer) -> None:
-        """Looks into its owner; not for use outside."""
+        """Refer to the owner, whose values this object reads and changes. Only the owner calls this."""
         self._owner = owner
 
     def __getitem__(self, name: str) -> ParameterGroup:

@@ -30,7 +30,7 @@ class Parameters(Entries[Parameter]):
     """
 
     def __init__(self, owner: CheckpointState) -> None:
-        """Looks into its owner; not for use outside."""
+        """Refer to the owner, whose values this object reads and changes. Only the owner calls this."""
         self._owner = owner
 
     def __getitem__(self, name: str) -> Parameter:
