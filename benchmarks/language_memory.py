@@ -293,6 +293,12 @@ def main() -> None:
         help="numbers of tokens of a row; several numbers give a curve",
     )
     parser.add_argument(
+        "--precision", default="fp32", metavar="NAME,...", help="precisions, of fp32 and bf16"
+    )
+    parser.add_argument(
+        "--embeddings", default="4-bit", metavar="NAME,...", help="types of embeddings, of float32 and 4-bit"
+    )
+    parser.add_argument(
         "--budgets",
         default=f"{_NONE},auto",
         metavar="BUDGET,...",
