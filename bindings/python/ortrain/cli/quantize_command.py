@@ -39,9 +39,11 @@ from ortrain.cli import app
     "--skip",
     multiple=True,
     metavar="NAME",
-    help="layers that are not quantized: a module, the end of its name such as lm_head, or a pattern; may be repeated",
+    help="layers that are not quantized: a module or node, the end of its name such as lm_head, or a pattern; may be repeated",
 )
-@click.option("--embeddings", is_flag=True, help="also quantize embedding tables (Gather)")
+@click.option(
+    "--embeddings", is_flag=True, help="also quantize embedding tables (Gather, EmbedLayerNormalization)"
+)
 @click.option(
     "--external-data", is_flag=True, help="write the weights to a file next to RESULT, with the ending .data"
 )
