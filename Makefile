@@ -477,9 +477,12 @@ size: setup ## Build the library with all operators and with only the operators 
 	cmake -S . -B $(BUILD)/size/all -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
 	  -DCMAKE_BUILD_TYPE=Release
 	cmake --build $(BUILD)/size/all --target ortrain
+	cmake -S . -B $(BUILD)/size/wheel -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
+	  -DCMAKE_BUILD_TYPE=Release -DORTRAIN_LTO=ON
+	cmake --build $(BUILD)/size/wheel --target ortrain
 	for run in $(SIZE_FIXTURES); do $(MAKE) --no-print-directory small BUILD=$(BUILD)/size/$$run \
 	  MODELS="$$(echo tests/data/fixtures/$$run/*_model.onnx)" || exit 1; done
-	$(PYTHON) scripts/library_size.py docs/size.md "all operators=$(BUILD)/size/all" \
+	$(PYTHON) scripts/library_size.py docs/size.md "all operators=$(BUILD)/size/all" "in wheels=$(BUILD)/size/wheel" \
 	  $(foreach run,$(SIZE_FIXTURES),"$(run)=$(BUILD)/size/$(run)/small")
 
 # Not part of `make test`, because it compiles the core again.

@@ -1,7 +1,6 @@
-# What makes a library with a part of the operators smaller still. The full library goes without: it is built for older systems, in
-# less time.
+# What makes a library smaller that is optimized at link time, and more so one with a part of the operators: the full library is also
+# built for older systems.
 
-option(ORTRAIN_LTO "Optimize libraries with some of the operators when they are linked (gcc)" ON)
 option(ORTRAIN_PACKED_RELOCATIONS "Pack the relocations of libraries with some of the operators, if the system can read them" ON)
 
 # The compiler sees all sources when the library is linked: it drops and merges functions, and the unwind tables with them. Each
@@ -15,7 +14,7 @@ endif()
 
 # Relocations take two bits of memory instead of 24 bytes each. Loaders read that form since glibc 2.36 (and Android 9), and libraries
 # name the version that they need.
-if(CMAKE_SYSTEM_NAME STREQUAL Linux AND ORTRAIN_PACKED_RELOCATIONS)
+if(REDUCED AND CMAKE_SYSTEM_NAME STREQUAL Linux AND ORTRAIN_PACKED_RELOCATIONS)
   include(CheckCXXSourceCompiles)
   include(CheckLinkerFlag)
   check_linker_flag(CXX -Wl,-z,pack-relative-relocs LINKER_PACKS_RELOCATIONS)

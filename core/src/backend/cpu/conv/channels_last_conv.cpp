@@ -1,3 +1,4 @@
+// Compiled at -O3: gradients of weights of few channels take 0.7 of the time (CMakeLists.txt).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/conv/channels_last_conv.cpp"
 #include <hwy/foreach_target.h>

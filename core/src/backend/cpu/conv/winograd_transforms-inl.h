@@ -147,13 +147,16 @@ HWY_INLINE void TransformSquare(const At& at, const Put& put) {
   Vec<F32> lines[kTo][kFrom];
   for (int k = 0; k < kFrom; ++k) {
     Vec<F32> from[kFrom], to[kTo];
+    HWY_UNROLL(6)
     for (int r = 0; r < kFrom; ++r) from[r] = at(r, k);
     Transform::Line(d, from, to);
+    HWY_UNROLL(6)
     for (int r = 0; r < kTo; ++r) lines[r][k] = to[r];
   }
   for (int r = 0; r < kTo; ++r) {
     Vec<F32> to[kTo];
     Transform::Line(d, lines[r], to);
+    HWY_UNROLL(6)
     for (int k = 0; k < kTo; ++k) put(r, k, to[k]);
   }
 }

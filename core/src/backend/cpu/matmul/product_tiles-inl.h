@@ -52,6 +52,14 @@ HWY_BEFORE_NAMESPACE();
 namespace ortrain {
 namespace HWY_NAMESPACE {
 
+// For large functions that several sources use: the library contains each once. gcc would copy them into
+// these sources, to insert arguments that are constant there.
+#if HWY_COMPILER_GCC_ACTUAL
+#define ORTRAIN_ONCE HWY_NOINLINE __attribute__((noclone))
+#else
+#define ORTRAIN_ONCE HWY_NOINLINE
+#endif
+
 #if HWY_MAX_BYTES >= 64 || HWY_ARCH_ARM_A64
 constexpr int64_t kPanel = 4;  // with 32 registers: 6 x 4 sums
 #else
@@ -90,6 +98,7 @@ template <class D, class V>
 HWY_INLINE void Transpose(D d, V* v) {
   constexpr size_t kInBlock = 16 / sizeof(hn::TFromD<D>), kBlocks = hn::MaxLanes(d) / kInBlock;
   // Within blocks of 16 bytes first: vector i of a group gets element i of each of its vectors.
+  HWY_UNROLL(4)
   for (size_t g = 0; g < kBlocks; ++g) {
     V* u = v + g * kInBlock;
     if constexpr (kInBlock == 2) {
@@ -109,6 +118,7 @@ HWY_INLINE void Transpose(D d, V* v) {
     }
   }
   // Then among the blocks.
+  HWY_UNROLL(4)
   for (size_t i = 0; i < kInBlock; ++i) {
     V *v0 = v + i, *v1 = v0 + kInBlock;
     if constexpr (kBlocks == 2) {
@@ -132,7 +142,7 @@ HWY_INLINE void Transpose(D d, V* v) {
 
 // packed = scale Bᵀ, where column j of Bᵀ begins at b + j * row.
 template <typename T>
-HWY_NOINLINE void PackAcross(const T* b, int64_t row, int64_t k, int64_t n, T scale, T* packed) {
+ORTRAIN_ONCE void PackAcross(const T* b, int64_t row, int64_t k, int64_t n, T scale, T* packed) {
   const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
   for (int64_t j = 0; j < n; j += width) {
     const int64_t used = HWY_MIN(width, n - j), stored = (used + lanes - 1) / lanes * lanes;
@@ -146,6 +156,7 @@ HWY_NOINLINE void PackAcross(const T* b, int64_t row, int64_t k, int64_t n, T sc
       const int64_t depth = HWY_MIN(kSquare, k - i);
       for (int64_t c = 0; c < stored; c += kSquare) {
         Vec<decltype(d)> v[kSquare];
+        HWY_UNROLL(16)
         for (int64_t l = 0; l < kSquare; ++l)
           v[l] = c + l < used ? LoadUpTo(d, from + (c + l) * row + i, depth) : hn::Zero(d);
         Transpose(d, v);
@@ -190,6 +201,19 @@ HWY_INLINE Vec<hn::ScalableTag<T>> Ended(const TileEnd<T>& end, Vec<hn::Scalable
   return ClipTo(d, sum, hn::Set(d, end.low), hn::Set(d, end.high));
 }
 
+// C [rows, columns] = or += `sums`, with a vector for each row, and then `end` if kEnds.
+template <bool kEnds, typename T>
+ORTRAIN_ONCE void WriteLast(int64_t rows, const T* sums, T* c, int64_t c_row, int64_t columns, bool add,
+                            const TileEnd<T>& end) {
+  const hn::ScalableTag<T> d;
+  for (int64_t r = 0; r < rows; ++r) {
+    auto sum = hn::Load(d, sums + r * LanesOf<T>());
+    if (add) sum = hn::Add(sum, LoadUpTo(d, c + r * c_row, columns));
+    if constexpr (kEnds) sum = Ended(end, sum, r, 0, columns);
+    StoreUpTo(sum, d, c + r * c_row, columns);
+  }
+}
+
 // C [R, V vectors] = or += scale A B, A's element (i, p) at a[i * a_row + p * a_column], rows of B `b_row`
 // apart, and then `end` if kEnds. Only the first `columns` of C are written; they fill all vectors except
 // possibly the last.
@@ -215,6 +239,8 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
       // Prefetches the rows of the next tile. Processors do so themselves only once the rows of this tile are
       // read.
       for (int r = 0; depth.prefetches && r < R; ++r) hwy::Prefetch(a + (R + r) * a_row);
+      // gcc would write out all 16 passes of small tiles, which are five times as large then, and no faster.
+      HWY_UNROLL(1)
       for (int64_t p = HWY_MIN(kLine, depth.k - begin); p > 0; --p) {
         const auto b0 = hn::LoadU(d, b);
         auto b1 = b0, b2 = b0, b3 = b0;
@@ -251,31 +277,33 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
     ORTRAIN_EACH_SUM
 #undef ORTRAIN_SUM
   }
-  const auto ended = [&](Vec<hn::ScalableTag<T>> sum, int64_t row, int64_t column, int64_t count) HWY_ATTR {
-    if constexpr (kEnds) sum = Ended(end, sum, row, column, count);
-    return sum;
-  };
-#define ORTRAIN_SUM(r, v)                                          \
-  if constexpr (R > r && V > v) {                                  \
-    T* to = c + r * c_row + v * lanes;                             \
-    if (v + 1 < V || columns >= V * lanes) {                       \
-      if (add) c##r##v = hn::Add(c##r##v, hn::LoadU(d, to));       \
-      hn::StoreU(ended(c##r##v, r, v* lanes, lanes), d, to);       \
-    } else {                                                       \
-      const int64_t count = columns - v * lanes;                   \
-      if (add) c##r##v = hn::Add(c##r##v, LoadUpTo(d, to, count)); \
-      StoreUpTo(ended(c##r##v, r, v* lanes, count), d, to, count); \
-    }                                                              \
+  HWY_ALIGN T last[R * hn::MaxLanes(d)];
+  const bool whole = columns >= V * lanes;
+#define ORTRAIN_SUM(r, v)                                                      \
+  if constexpr (R > r && V > v) {                                              \
+    if (v + 1 < V || whole) {                                                  \
+      T* to = c + r * c_row + v * lanes;                                       \
+      if (add) c##r##v = hn::Add(c##r##v, hn::LoadU(d, to));                   \
+      if constexpr (kEnds) c##r##v = Ended(end, c##r##v, r, v * lanes, lanes); \
+      hn::StoreU(c##r##v, d, to);                                              \
+    } else {                                                                   \
+      hn::Store(c##r##v, d, last + r * lanes);                                 \
+    }                                                                          \
   }
   ORTRAIN_EACH_SUM
 #undef ORTRAIN_SUM
 #undef ORTRAIN_EACH_SUM
 #undef ORTRAIN_EACH_OF
+  if (!whole) {
+    const int64_t column = (V - 1) * lanes;
+    WriteLast<kEnds>(R, last, c + column, c_row, columns - column, add, end.at(0, column));
+  }
 }
 
 template <int V, class How, bool kEnds, typename T>
-void Rows(int64_t m, const Depth& depth, const T* a, int64_t a_row, int64_t a_column, const T* b,
-          int64_t b_row, T* c, int64_t c_row, int64_t columns, bool add, T scale, const TileEnd<T>& end) {
+ORTRAIN_ONCE void Rows(int64_t m, const Depth& depth, const T* a, int64_t a_row, int64_t a_column, const T* b,
+                       int64_t b_row, T* c, int64_t c_row, int64_t columns, bool add, T scale,
+                       const TileEnd<T>& end) {
   int64_t i = 0;
   const auto tile = [&](auto rows) HWY_ATTR {
     constexpr int R = decltype(rows)::value;
@@ -293,7 +321,7 @@ void Rows(int64_t m, const Depth& depth, const T* a, int64_t a_row, int64_t a_co
 // n up to the next whole vector are also written if `spill` says that this memory exists. Then `end` if
 // kEnds.
 template <typename T, class How = MultiplyAdd, bool kEnds = false>
-HWY_NOINLINE void Panel(int64_t m, int64_t n, const Depth& depth, const T* a, int64_t a_row, int64_t a_column,
+ORTRAIN_ONCE void Panel(int64_t m, int64_t n, const Depth& depth, const T* a, int64_t a_row, int64_t a_column,
                         const T* b, int64_t b_row, T* c, int64_t c_row, bool add, bool spill, T scale,
                         const TileEnd<T>& end = {}) {
   const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
