@@ -142,6 +142,86 @@ TEST_CASE("products of several blocks in mixed precision agree with double preci
   check_combinations(170, 300, 131);
 }
 
+// A matrix in codes, with its values.
+struct Coded {
+  std::vector<uint8_t> codes, packed_zeros;
+  std::vector<float> scales, zeros, values;
+  BlockCodes view;
+
+  // `zero_points`: 0 for none, 1 for packed ones, 2 for floats.
+  Coded(int64_t rows, int64_t columns, int64_t block, int64_t bits, int zero_points) {
+    const int64_t blocks = (columns + block - 1) / block, row_bytes = blocks * block * bits / 8,
+                  zero_bytes = (blocks * bits + 7) / 8;
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal;
+    const auto fill = [&](std::vector<uint8_t>& bytes, int64_t n) {
+      for (int64_t i = 0; i < n; ++i) bytes.push_back(static_cast<uint8_t>(random()));
+    };
+    fill(codes, rows * row_bytes);
+    if (zero_points == 1) fill(packed_zeros, rows * zero_bytes);
+    for (int64_t i = 0; i < rows * blocks; ++i) {
+      scales.push_back(normal(random));
+      if (zero_points == 2) zeros.push_back(4 + normal(random));
+    }
+    const auto code = [bits](const std::vector<uint8_t>& bytes, int64_t row, int64_t i) {
+      const auto byte = static_cast<size_t>(row + i * bits / 8);
+      return static_cast<float>(bytes[byte] >> i * bits % 8 & ((1 << bits) - 1));
+    };
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < columns; ++c) {
+        const int64_t b = c / block;
+        const auto at = static_cast<size_t>(r * blocks + b);
+        const float zero = zero_points == 0   ? static_cast<float>(1 << (bits - 1))
+                           : zero_points == 1 ? code(packed_zeros, r * zero_bytes, b)
+                                              : zeros[at];
+        values.push_back((code(codes, r * row_bytes, c) - zero) * scales[at]);
+      }
+    view = {rows,
+            columns,
+            block,
+            bits,
+            blocks,
+            codes.data(),
+            scales.data(),
+            zero_points == 1 ? packed_zeros.data() : nullptr,
+            zero_points == 2 ? zeros.data() : nullptr};
+  }
+};
+
+void check_coded(int64_t m, int64_t rows, int64_t columns, int64_t block, int64_t bits, int zero_points) {
+  const Coded w(rows, columns, block, bits, zero_points);
+  for (const bool by_column : {false, true})
+    for (const bool pairs : {false, true}) {
+      INFO(m << " rows, W " << rows << " x " << columns << ", blocks of " << block << " codes of " << bits
+             << " bits, zero points " << zero_points << ", transposed " << by_column << ", pairs " << pairs);
+      const int64_t n = by_column ? rows : columns, k = by_column ? columns : rows;
+      const Matrix a(m, k, false, pairs, 1);
+      const auto multiply = [&](bool coded) {
+        std::vector<float> y(static_cast<size_t>(m * n), std::numeric_limits<float>::quiet_NaN());
+        MixedProduct p{m, n, k, 1, a.view(), {}, pairs, y.data(), {}};
+        p.b = {w.values.data(), by_column ? 1 : columns, by_column ? columns : 1};
+        if (coded) p.codes = &w.view, p.codes_by_column = by_column;
+        mixed_product(p, 0, m, 0, n);
+        return y;
+      };
+      CHECK(multiply(true) == multiply(false));
+    }
+}
+
+TEST_CASE("products with codes have the bits of products with their values on every instruction set") {
+  on_every_target([&] {
+    for (const int zero_points : {0, 1, 2}) {
+      check_coded(7, 33, 40, 16, 4, zero_points);
+      check_coded(17, 70, 96, 32, 4, zero_points);
+      check_coded(5, 131, 320, 64, 4, zero_points);
+      check_coded(5, 300, 416, 32, 4, zero_points);
+      check_coded(9, 65, 47, 16, 4, zero_points);
+      check_coded(9, 20, 64, 32, 2, zero_points);
+      check_coded(9, 20, 64, 32, 8, zero_points);
+    }
+  });
+}
+
 #if defined(__aarch64__) && defined(__linux__)
 TEST_CASE("arm64 processors multiply with the instructions that they name") {
   // Linux lets programs read these registers.

@@ -28,4 +28,12 @@ struct CodesPart {
 void unpack(const BlockCodes& w, const CodesPart& part, const CodesPart& next, float* to, int64_t to_row);
 void unpack(const BlockCodes& w, const CodesPart& part, const CodesPart& next, BFloat16* to, int64_t to_row);
 
+// Packs a part of W, or its transpose, as a right operand (backend/cpu/matmul/product_tiles-inl.h): in
+// floats, or in words of two bfloat16 values (backend/cpu/matmul/bf16_pairs-inl.h). The packed values have
+// the bits of unpacked ones. False if these codes must be unpacked instead.
+bool pack_floats(const BlockCodes& w, const CodesPart& part, const CodesPart& next, bool transposed,
+                 float* packed);
+bool pack_pairs(const BlockCodes& w, const CodesPart& part, const CodesPart& next, bool transposed,
+                float* packed);
+
 }  // namespace ortrain

@@ -41,6 +41,8 @@ struct MixedFunctions {
   // line = line + factor values, or line * values.
   void (*add)(int64_t n, StoredInput values, float factor, float* line);
   void (*scale)(int64_t n, StoredInput values, float* line);
+  // pack_right for codes; null: they are unpacked first.
+  decltype(&pack_floats) pack_codes = nullptr;
 };
 
 inline constexpr int64_t kMixedDepth = 128;  // floats or words that are multiplied at a time
@@ -246,13 +248,14 @@ void ScaleBy(int64_t n, StoredInput values, float* line) {
 MixedFunctions FindMixed(bool pairs, bool native) {
   const int64_t lanes = LanesOf<float>(), panel = kPanel * lanes, depth = kMixedDepth;
   if (!pairs)
-    return {lanes, panel, depth, PackLeftFloats, PackRightFloats, MultiplyBlock<MultiplyAdd>, AddTo, ScaleBy};
+    return {lanes, panel,   depth,      PackLeftFloats, PackRightFloats, MultiplyBlock<MultiplyAdd>,
+            AddTo, ScaleBy, pack_floats};
 #if ORTRAIN_HAS_BF16_TILES
   if (native)
     return {lanes, panel, 2 * depth, PackLeftQuads, PackRightQuads, MultiplyQuadBlock, AddTo, ScaleBy};
 #endif
   const auto multiply = native ? MultiplyBlock<NativePairs> : MultiplyBlock<WidenedPairs>;
-  return {lanes, panel, 2 * depth, PackLeftPairs, PackRightPairs, multiply, AddTo, ScaleBy};
+  return {lanes, panel, 2 * depth, PackLeftPairs, PackRightPairs, multiply, AddTo, ScaleBy, pack_pairs};
 }
 
 }  // namespace
@@ -317,11 +320,17 @@ struct RightPart {
   }
 };
 
-StoredMatrix right_block(const MixedProduct& p, const Room& room, const RightPart& part,
-                         const RightPart& next) {
-  if (!p.codes) return {p.b.values.from(part.row * p.b.row + part.column * p.b.column), p.b.row, p.b.column};
+// Packs a part of B.
+void pack_right(const MixedProduct& p, const MixedFunctions& f, const Room& room, const RightPart& part,
+                const RightPart& next) {
+  const auto pack = [&](const StoredMatrix& b) {
+    f.pack_right(b, part.rows, part.columns, room.turned, room.right);
+  };
+  if (!p.codes)
+    return pack({p.b.values.from(part.row * p.b.row + part.column * p.b.column), p.b.row, p.b.column});
   const bool by_column = p.codes_by_column;
   const CodesPart here = part.of_codes(by_column), then = next.of_codes(by_column);
+  if (f.pack_codes && f.pack_codes(*p.codes, here, then, by_column, room.right)) return;
   const int64_t pitch = here.columns + kLeftPad;
   StoredInput values(room.unpacked);
   if (p.pairs) {
@@ -331,7 +340,7 @@ StoredMatrix right_block(const MixedProduct& p, const Room& room, const RightPar
   } else {
     unpack(*p.codes, here, then, room.unpacked, pitch);
   }
-  return by_column ? StoredMatrix{values, 1, pitch} : StoredMatrix{values, pitch, 1};
+  pack(by_column ? StoredMatrix{values, 1, pitch} : StoredMatrix{values, pitch, 1});
 }
 
 // C = alpha A B for a block of results, `c_row` floats from one row of C to the next.
@@ -343,7 +352,7 @@ void multiply_block(const MixedProduct& p, const MixedFunctions& f, const Room& 
     // The next part is below this part, or at the top of the columns on its right.
     RightPart part{l, k, column, n}, next{l + k, std::min(depth, p.k - l - k), column, n};
     if (next.rows == 0) next = {0, std::min(depth, p.k), column + n, std::min(kColumns, p.n - column - n)};
-    f.pack_right(right_block(p, room, part, next), k, n, room.turned, room.right);
+    pack_right(p, f, room, part, next);
     for (int64_t i = 0; i < m; i += kLeftRows) {
       const int64_t rows = std::min(kLeftRows, m - i);
       const StoredMatrix a{p.a.values.from((row + i) * p.a.row + l * p.a.column), p.a.row, p.a.column};
