@@ -1,6 +1,7 @@
 #include "program/program.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <optional>
 
@@ -949,19 +950,14 @@ std::unique_ptr<Program::Impl> compile_within_budget(const ProgramRequest& reque
        " bytes with recomputation, ", whole.memory.arena, " without");
 }
 
-// A program for the same outputs in the least memory that costs at most about an eighth more time by the cost
-// model of recomputation; `whole` itself if even a tenth less memory costs more time than that.
-std::unique_ptr<Program::Impl> compile_in_less(const ProgramRequest& request,
-                                               std::unique_ptr<Program::Impl> whole) {
-  constexpr double kMoreTime = 0.12;
+// A program for the same outputs in the least memory that costs at most about `longest` more than `seconds`
+// by the cost model of recomputation; nothing if even a tenth less memory costs more time than that. `whole`,
+// which takes the memory `arena`, is released before another program is compiled: both would take memory at
+// once.
+std::unique_ptr<Program::Impl> compile_slower(const ProgramRequest& request, Recomputation& recomputation,
+                                              double seconds, double longest, size_t arena,
+                                              std::unique_ptr<Program::Impl>& whole) {
   constexpr int kAttempts = 3;
-  const Footprint footprint = footprint_of(*whole);
-  const double seconds = seconds_of(footprint), longest = kMoreTime * seconds;
-  const size_t arena = whole->memory.arena;
-  // Moved out of `whole`, which is released before another program is compiled: both would take memory at
-  // once.
-  std::vector<Node> nodes = std::move(whole->graph.nodes);
-  Recomputation recomputation(nodes, request.outputs, footprint);
   double estimate = longest;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const auto chosen = recomputation.least(estimate);
@@ -973,6 +969,28 @@ std::unique_ptr<Program::Impl> compile_in_less(const ProgramRequest& request,
     if (more <= longest) return tried;
     estimate *= longest / more;
   }
+  return nullptr;
+}
+
+// A program for the same outputs in less memory, or `whole` itself: the least memory that costs at most about
+// a sixteenth more time, or an eighth if less would save nothing or leave much memory in use. Beyond the
+// sixteenth, mostly products are computed again.
+std::unique_ptr<Program::Impl> compile_in_less(const ProgramRequest& request,
+                                               std::unique_ptr<Program::Impl> whole) {
+  constexpr std::array kMoreTime = {0.06, 0.12};
+  constexpr size_t kMuch = size_t{440} << 20;
+  const Footprint footprint = footprint_of(*whole);
+  const double seconds = seconds_of(footprint);
+  const size_t arena = whole->memory.arena;
+  std::vector<Node> nodes = std::move(whole->graph.nodes);
+  Recomputation recomputation(nodes, request.outputs, footprint);
+  std::unique_ptr<Program::Impl> best;
+  for (const double more : kMoreTime) {
+    auto tried = compile_slower(request, recomputation, seconds, more * seconds, arena, whole);
+    if (tried) best = std::move(tried);
+    if (best && best->memory.arena <= kMuch) break;
+  }
+  if (best) return best;
   if (!whole) return compile(request, nodes);
   whole->graph.nodes = std::move(nodes);  // the steps of `whole` point to these nodes
   return whole;
