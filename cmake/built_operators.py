@@ -15,6 +15,18 @@ from collections.abc import Iterable
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "bindings" / "python" / "ortrain" / "cli"))
 import model_contents
 
+# The answers differ between the sources of a build (asked_operators.py), which is why the function is static.
+HEAD = (
+    "// Which operators the build has. Written by cmake/built_operators.py.",
+    "#pragma once",
+    "",
+    "#include <initializer_list>",
+    "#include <string_view>",
+    "",
+    "namespace ortrain {",
+    "",
+)
+
 
 def names_in(path: pathlib.Path) -> set[str]:
     """Return the operators of a model, prefixed with the domain unless it is ONNX's."""
@@ -43,45 +55,61 @@ def optimizers_of(names: Iterable[str]) -> set[tuple[str, str]]:
     return {("ortrain.Optimizer", match[1].lower()) for match in found if match}
 
 
-def header(entries: list[str]) -> str:
-    """Return the text of the header."""
-    names = listed(entries)
-    head = [
-        "// Which operators the build has. Written by cmake/built_operators.py.",
-        "#pragma once",
-        "",
-        "#include <string_view>",
-        "",
-        "namespace ortrain {",
-        "",
-    ]
-    if not names:
-        body = ["constexpr bool is_built(std::string_view, std::string_view) { return true; }"]
+def pairs_of(names: Iterable[str]) -> set[tuple[str, str]]:
+    """Return the domains and types of operators, with the optimizers that they are."""
+    listed_names = set(names)
+    return {pair_of(name) for name in listed_names} | optimizers_of(listed_names)
+
+
+def header(built: Iterable[tuple[str, str]], named: Iterable[str] | None = None) -> str:
+    """Return the text of a header for a build with these operators; none: all.
+
+    ``named`` are the types that the header has to answer for (asked_operators.py), by default all.
+    """
+    pairs = sorted(built)
+    if not pairs and named is None:
+        answer = ["static constexpr bool is_built(std::string_view, std::string_view) { return true; }"]
     else:
-        pairs = sorted({pair_of(name) for name in names} | optimizers_of(names))
-        body = [
+        answer = [
             "// Operators that passes make are left out where made_from says so (op/operator.h).",
-            "constexpr bool is_built(std::string_view domain, std::string_view type) {",
+            "static constexpr bool is_built(std::string_view domain, std::string_view type) {",
             '  if (domain == "ortrain.session") return true;',
-            "  constexpr struct {",
+            "  struct Operator {",
             "    std::string_view domain, type;",
-            "  } kBuilt[] = {",
-            *(f'      {{"{domain}", "{type_}"}},' for domain, type_ in pairs),
             "  };",
-            "  for (const auto& built : kBuilt)",
+            "  for (const Operator& built : std::initializer_list<Operator>{",
+            *(f'           {{"{domain}", "{type_}"}},' for domain, type_ in pairs),
+            "       })",
             "    if (built.domain == domain && built.type == type) return true;",
+            *([] if named is None else rejection(named)),
             "  return false;",
             "}",
         ]
-    return "\n".join([*head, *body, "", "}  // namespace ortrain", ""])
+    return "\n".join([*HEAD, *answer, "", "}  // namespace ortrain", ""])
+
+
+def rejection(named: Iterable[str]) -> list[str]:
+    """Return lines that stop the compiler at a question about a type that is not among these."""
+    return [
+        "  bool is_named = type.empty();",
+        "  for (const std::string_view name : std::initializer_list<std::string_view>{",
+        *(f'           "{name}",' for name in sorted(named)),
+        "       })",
+        "    is_named = is_named || name == type;",
+        '  if (!is_named) throw "cmake/asked_operators.py finds no operator of this name in the source";',
+    ]
+
+
+def write(path: pathlib.Path, text: str) -> None:
+    """Write a file if it is missing or differs, so that nothing is compiled again without need."""
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 def main() -> None:
-    """Write the header if it is missing or differs."""
-    path = pathlib.Path(sys.argv[1])
-    text = header([entry for entry in sys.argv[2:] if entry])
-    if not path.exists() or path.read_text() != text:
-        path.write_text(text)
+    """Write the header."""
+    write(pathlib.Path(sys.argv[1]), header(pairs_of(listed(entry for entry in sys.argv[2:] if entry))))
 
 
 if __name__ == "__main__":

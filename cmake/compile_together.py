@@ -6,6 +6,8 @@ Headers, and the templates that sources have in common, are then compiled once f
   namespace with its name, so that each can define `shape` and `gradient`.
 - Another source, if it uses no name that the rest of its group defines in an unnamed namespace, and the reverse.
 
+``compile_together.py FOLDER ROOT SOURCE ... [--without SOURCE ...]``: the sources after --without are among those before it.
+
 Kernels that Highway compiles once for each instruction set, and sources with macros, are compiled alone.
 """
 
@@ -34,16 +36,19 @@ RULE = re.compile(rf"(?<!>\n)^(void|Kernel) ({NAME})\((\w+Context&) \w+\) {{", r
 USED = re.compile(rf"(?<![.>\w])({NAME})(?=[(<])|\b([A-Z]\w*|k[A-Z]\w*)")
 
 
-def main(folder: str, root: str, sources: list[str]) -> None:
+def main(folder: str, root: str, sources: list[str], left_out: set[str]) -> None:
     """Write the groups into a folder, and print the sources to compile: the groups, and the sources that are in none.
 
     A group includes sources of one folder of the root by their paths below it, and lies in a folder of that name.
+    Sources that are left out have a place in a group, which does not include them: if a build with other operators needs
+    them, the other groups remain as they are.
     """
     groups: dict[tuple[Path, bool], list[Group]] = {}
     for source in map(Path, sources):
         text = source.read_text()
         if "#define" in text or "hwy/" in text:
-            print(source)
+            if str(source) not in left_out:
+                print(source)
             continue
         enclosed = is_unnamed_alone(text)
         top = Path(*source.parent.relative_to(root).parts[:1])
@@ -52,9 +57,11 @@ def main(folder: str, root: str, sources: list[str]) -> None:
         if group is None:
             group = Group(Path(root), enclosed)
             of_folder.append(group)
-        group.add(source, text)
+        group.add(source, text, str(source) in left_out)
     for (top, enclosed), of_folder in groups.items():
         for number, group in enumerate(of_folder):
+            if not group.sources:
+                continue
             name = f"{'enclosed' if enclosed else 'open'}_{number}.cpp"
             path = Path(folder) / top / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,9 +86,10 @@ class Group:
         apart = self.unnamed.isdisjoint(used(text)) and self.used.isdisjoint(defined_unnamed(text))
         return self.size + len(text) <= MOST and (self.enclosed or apart)
 
-    def add(self, source: Path, text: str) -> None:
-        """Add a source with this text."""
-        self.sources.append((source, text))
+    def add(self, source: Path, text: str, is_left_out: bool) -> None:
+        """Add a source with this text, or its place alone."""
+        if not is_left_out:
+            self.sources.append((source, text))
         self.size += len(text)
         self.unnamed |= defined_unnamed(text)
         self.used |= used(text)
@@ -139,4 +147,6 @@ def used(text: str) -> set[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3:])
+    _, to, below, *rest = sys.argv
+    end = rest.index("--without") if "--without" in rest else len(rest)
+    main(to, below, rest[:end], set(rest[end + 1 :]))

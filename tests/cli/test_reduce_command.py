@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -85,6 +86,39 @@ def test_cmake_takes_the_settings(run, folder, tmp_path):
     )
     assert "operator:Conv\n" in done.stdout
     assert "legacy:OFF" in done.stdout
+
+
+CMAKE = """\
+#!/bin/sh
+# In the place of CMake: makes the folder of the build, and a library.
+case "$1" in
+  -C) mkdir -p "$6" && echo x >> "$6/configured" ;;
+  --build) ;;
+  --install) mkdir -p "$4/lib" && cp "$2/configured" "$4/lib/libortrain.so" ;;
+esac
+"""
+
+
+def test_a_second_build_of_a_checkout_continues_the_first(run, folder, tmp_path, monkeypatch):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("cmake", "ninja"):
+        (tools / name).write_text(CMAKE)
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
+    checkouts = [tmp_path / "first", tmp_path / "second"]
+    for checkout in checkouts:
+        (checkout / "core" / "src").mkdir(parents=True)
+        (checkout / "CMakeLists.txt").touch()
+    configured = folder / "reduced" / "build" / "configured"
+    run("reduce", folder, "--source", checkouts[0])
+    run("reduce", folder, "--source", checkouts[0], "--operator", "Selu")
+    assert configured.read_text() == "x\nx\n"
+    run("reduce", folder, "--source", checkouts[1])
+    assert configured.read_text() == "x\n"
+    monkeypatch.setenv("CXX", "another-compiler")
+    run("reduce", folder, "--source", checkouts[1])
+    assert configured.read_text() == "x\n"
 
 
 def test_a_folder_without_artifacts_is_refused(run, tmp_path):

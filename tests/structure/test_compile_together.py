@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -37,12 +38,10 @@ REGISTRY = (
 )
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The sources that a build compiles."""
-    folder = tmp_path_factory.mktemp("sources")
+def compile_together(folder: Path, without: Iterable[str] = ()) -> list[Path]:
+    """Return the sources that a build compiles."""
     together = folder / "together"
-    together.mkdir()
+    together.mkdir(parents=True, exist_ok=True)
     paths = [folder / name for name in SOURCES]
     for path in paths:
         path.write_text(SOURCES[path.name])
@@ -53,9 +52,17 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         str(together),
         str(folder),
         *map(str, paths),
+        "--without",
+        *(str(folder / name) for name in without),
     ]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     return [Path(line) for line in run.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The sources that a build compiles."""
+    return compile_together(tmp_path_factory.mktemp("sources"))
 
 
 def test_sources_whose_names_clash_are_apart(compiled: list[Path]) -> None:
@@ -67,6 +74,23 @@ def test_sources_whose_names_clash_are_apart(compiled: list[Path]) -> None:
     alone = {path.name for path in compiled} & SOURCES.keys()
     assert alone == {"macro.cpp", "vector.cpp"}
     assert group.keys() == SOURCES.keys() - alone
+
+
+def test_a_source_that_is_left_out_changes_its_group_alone(tmp_path: Path) -> None:
+    before = {path: path.read_text() for path in compile_together(tmp_path)}
+    after = {path: path.read_text() for path in compile_together(tmp_path, ["a.cpp", "macro.cpp"])}
+    [group] = (path for path, text in before.items() if '"a.cpp"' in text)
+    assert '"b.cpp"' in before[group]
+    assert after[group] == before[group].replace('#include "a.cpp"\n', "")
+    assert {path for path in before if before[path] != after.get(path)} == {group, tmp_path / "macro.cpp"}
+
+
+def test_a_group_whose_sources_are_left_out_is_not_compiled(tmp_path: Path) -> None:
+    before = compile_together(tmp_path)
+    operators = ["first_operator.cpp", "second_operator.cpp"]
+    assert {path.name for path in before} - {path.name for path in compile_together(tmp_path, operators)} == {
+        "enclosed_0.cpp"
+    }
 
 
 def test_operators_with_the_same_names_are_compiled_together(compiled: list[Path], tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ constexpr Operator without_left_out(Operator op) {
   return op;
 }
 
-constexpr bool is_part_of_build(const Operator& op) {
+static constexpr bool is_part_of_build(const Operator& op) {
   const auto found = [](std::string_view type) {
     return type.empty() || is_built("", type) || is_built(kMicrosoft, type);
   };
@@ -276,7 +276,8 @@ struct RegisterOperator {
   RegisterOperator(const Operator& op, const std::source_location& where = std::source_location::current());
   RegisterOperator() = default;  // for operators that are not part of this build
 };
-// Registers an operator if it is part of this build (built_operators.h, written by CMake).
+// Registers an operator if it is part of this build. CMake writes built_operators.h, in small builds for each
+// source with the operators that the source names (cmake/asked_operators.py).
 #define ORTRAIN_OPERATOR(...) ORTRAIN_OPERATOR_(__COUNTER__, __VA_ARGS__)
 #define ORTRAIN_OPERATOR_(n, ...) ORTRAIN_OPERATOR__(n, __VA_ARGS__)
 #define ORTRAIN_OPERATOR__(n, ...)                                  \

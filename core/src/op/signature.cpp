@@ -2,6 +2,8 @@
 //
 // A node may have the form of a newer version of its operator than the model's opset: gradient rules add such
 // nodes to models with old opsets, and rules accept all forms.
+//
+// Asks about every operator of the build, by the names in the table of signatures (cmake/asked_operators.py).
 #include "op/signature.h"
 
 #include <algorithm>

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,9 @@ PARTS = ("adapters", "artifacts", "custom_operators", "graphs", "legacy", "metri
 """Parts with calls that training from artifacts does not need (`parts` in spec/library.yaml)."""
 
 SETTINGS = "reduced.cmake"
+
+ORIGIN = "origin.txt"
+"""A file in the folder of a build, with all that CMake takes over once, when it makes the folder."""
 
 
 @app.command(
@@ -144,6 +148,13 @@ def _check_source(source: Path) -> None:
             )
 
 
+def _origin(source: Path) -> str:
+    """Return the checkout, CMake and the variables for compilers, which a build cannot change later."""
+    variables = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "CMAKE_TOOLCHAIN_FILE")
+    lines = [f"source={source.resolve()}", f"cmake={shutil.which('cmake')}"]
+    return "\n".join([*lines, *(f"{name}={os.environ.get(name, '')}" for name in variables), ""])
+
+
 def _build(source: Path, settings: Path, target: Path, quiet: bool) -> Path:
     """Build the library, and install it without its symbols; returns its path.
 
@@ -153,7 +164,10 @@ def _build(source: Path, settings: Path, target: Path, quiet: bool) -> Path:
         When CMake or the compiler fails; they print why.
     """
     build = target / "build"
-    shutil.rmtree(build, ignore_errors=True)
+    origin = _origin(source)
+    built_from = build / ORIGIN
+    if not built_from.is_file() or built_from.read_text(encoding="utf-8") != origin:
+        shutil.rmtree(build, ignore_errors=True)
     steps = [
         [
             "cmake",
@@ -176,6 +190,7 @@ def _build(source: Path, settings: Path, target: Path, quiet: bool) -> Path:
             raise OSError(
                 f"{' '.join(map(str, step[:2]))} in {build} failed with status {done.returncode}; see its output"
             )
+        write_file(built_from, "origin of the build", origin)
     found = sorted(path for path in target.glob("lib*/**/*ortrain*") if path.suffix in (".so", ".dylib"))
     if not found:
         raise OSError(f"cmake --install wrote no library below {target}")

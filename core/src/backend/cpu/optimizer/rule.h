@@ -148,7 +148,7 @@ bool register_optimizer(OptimizerRule rule, const std::source_location& where);
 // Whether the build has an optimizer, by its title. built_operators.h lists optimizers by their names without
 // underscores.
 template <size_t N>
-constexpr bool has_optimizer(const char (&title)[N]) {
+static constexpr bool has_optimizer(const char (&title)[N]) {
   char name[N - 1] = {};
   for (size_t i = 0; i + 1 < N; ++i)
     name[i] = static_cast<char>(title[i] >= 'A' && title[i] <= 'Z' ? title[i] - 'A' + 'a' : title[i]);

@@ -6,6 +6,7 @@
 
 #include "backend/cpu/reduce/reduction.h"
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "built_operators.h"
 
 #ifndef ORTRAIN_REDUCE_BLOCKS
 #define ORTRAIN_REDUCE_BLOCKS
@@ -20,6 +21,24 @@ struct ReduceFunctions {
   double (*run)(const void* x, int64_t n);
   void (*rows)(const void* x, int64_t rows, int64_t stride, int64_t columns, double* out);
 };
+
+// Whether an operator of this build reduces in that way. Many operators sum.
+constexpr bool is_reduced_by(Reduce op) {
+  switch (op) {
+    case Reduce::kSumSquare:
+      return is_built("", "ReduceL2") || is_built("", "ReduceSumSquare");
+    case Reduce::kSumAbs:
+      return is_built("", "ReduceL1");
+    case Reduce::kMax:
+      return is_built("", "ReduceMax");
+    case Reduce::kMin:
+      return is_built("", "ReduceMin");
+    case Reduce::kProd:
+      return is_built("", "ReduceProd");
+    default:
+      return true;
+  }
+}
 }  // namespace ortrain
 #endif
 

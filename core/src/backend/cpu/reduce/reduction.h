@@ -5,31 +5,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "built_operators.h"
 #include "runtime/dtype.h"
 #include "runtime/shape.h"
 
 namespace ortrain {
 
 enum class Reduce { kSum, kSumSquare, kSumAbs, kMax, kMin, kProd };
-
-// Whether an operator of this build reduces in that way. Many operators sum.
-constexpr bool is_reduced_by(Reduce op) {
-  switch (op) {
-    case Reduce::kSumSquare:
-      return is_built("", "ReduceL2") || is_built("", "ReduceSumSquare");
-    case Reduce::kSumAbs:
-      return is_built("", "ReduceL1");
-    case Reduce::kMax:
-      return is_built("", "ReduceMax");
-    case Reduce::kMin:
-      return is_built("", "ReduceMin");
-    case Reduce::kProd:
-      return is_built("", "ReduceProd");
-    default:
-      return true;
-  }
-}
 
 // One prepared reduction of float or double, or of floats that are kept in bfloat16 (DType::kBFloat16) to
 // float. Partial results of short blocks are combined in double, so that the relative error of a sum does not
