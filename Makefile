@@ -352,18 +352,24 @@ WINDOWS = $(BUILD)/windows$(patsubst %,-release,$(filter Release,$(BUILD_TYPE)))
 WINE = WINEPREFIX=$(abspath $(BUILD))/wine WINEDEBUG=-all wine
 # WINDOWS_OPERATORS: models and operators, as in MODELS of `make small`; if empty, all operators and the older training API.
 .PHONY: windows
-windows: setup ## Cross-compile ortrain.dll and ortrain.lib for Windows on x86-64 into build/windows-release
+windows: setup ## Cross-compile ortrain.dll for Windows on x86-64, and install it with headers and licences into build/windows-release/package
+	@scripts/install_missing.sh llvm
 	cmake -S . -B $(WINDOWS) -G Ninja --toolchain cmake/toolchains/windows-x64.cmake -DZIG_TOOLS=$(ZIG_TOOLS) \
 	  -DZIG_COMPILER=$$(scripts/zig_compiler.sh $(VENV) $(ZIG_TOOLS) x86_64-windows-gnu) \
 	  -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) \
 	  -DORTRAIN_LEGACY=$(if $(WINDOWS_OPERATORS),OFF,ON) "-DORTRAIN_OPERATORS=$$(echo $(WINDOWS_OPERATORS) | tr ' ' ';')"
 	cmake --build $(WINDOWS) --target ortrain
+	scripts/check_windows_library.sh $(WINDOWS)/ortrain.dll
+	cmake --install $(WINDOWS) --prefix $(WINDOWS)/package
 
+# test_instructions and replay_instruction_sets run kernels for SSE4.2, AVX2 and AVX-512.
 .PHONY: test-windows
 test-windows: windows replay ## Cross-compile for Windows, and run the C and C++ tests and the recorded runs under Wine
 	@scripts/install_missing.sh wine wine64
-	cmake --build $(WINDOWS) --target test_programs replay
+	cmake --build $(WINDOWS) --target test_programs replay replay_instruction_sets test_instructions
 	$(WINE) $(WINDOWS)/replay.exe tests/data/fixtures $(BUILD)/replay $(FIXTURES)
+	$(WINE) $(WINDOWS)/replay_instruction_sets.exe tests/data/fixtures $(BUILD)/replay $(FIXTURES)
+	$(WINE) $(WINDOWS)/test_instructions.exe
 	WINEPREFIX=$(abspath $(BUILD))/wine WINEDEBUG=-all ctest --test-dir $(WINDOWS) --output-on-failure
 
 MACOS = $(BUILD)/macos$(patsubst %,-release,$(filter Release,$(BUILD_TYPE)))

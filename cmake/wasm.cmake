@@ -26,6 +26,6 @@ target_link_options(module PRIVATE -mexec-model=reactor -Wl,--export-table -Wl,-
                     -Wl,--export=malloc -Wl,--export=free -Wl,--strip-debug)
 
 if(ORTRAIN_TESTS)
-  add_executable(replay tests/replay/main.cpp)
+  add_executable(replay tests/replay/main.cpp tests/replay/replay.cpp)
   target_link_libraries(replay PRIVATE ortrain)
 endif()
