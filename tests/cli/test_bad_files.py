@@ -165,6 +165,25 @@ def test_csv_of_other_systems(end, mark, artifacts, tmp_path, run):
     run("train", artifacts, "--data", path, "--target", "the\nclass")
 
 
+@pytest.mark.parametrize("command", ["train", "artifacts", "compat", "quantize", "inspect", "convert"])
+def test_a_truncated_model(command, artifacts, tmp_path, run):
+    path = tmp_path / "cut.onnx"
+    path.write_bytes((tmp_path / "model.onnx").read_bytes()[:200])
+    options = {
+        "train": ("--data", tmp_path / "train.npz"),
+        "artifacts": ("--loss", "mse"),
+        "convert": (tmp_path / "cut.ort",),
+    }
+    assert "is not an ONNX model" in refused(run, path, command, path, *options.get(command, ()))
+
+
+@pytest.mark.parametrize("command", ["reduce", "inspect", "profile"])
+def test_truncated_artifacts(command, artifacts, run):
+    path = artifacts / "optimizer_model.onnx"
+    path.write_bytes(path.read_bytes()[:100])
+    assert "an ONNX model" in refused(run, path, command, artifacts)
+
+
 JSON = {
     "deep": (b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b', "y": 0}', "line 2: expected a JSON object: .* too deep"),
     "as deep as Python": (b'{"x": ' + b"[" * 900 + b"1" + b"]" * 900 + b', "y": 0}', "expected rows of one shape|numbers"),

@@ -83,8 +83,7 @@ def test_models_that_are_none_are_named(run, tmp_path):
     assert "expected a model" in run("convert", model, tmp_path / "x.npz", status=1).err
     assert "--like" in run("convert", model, tmp_path / "x.ort", "--like", BEFORE, status=1).err
     (tmp_path / "bad.onnx").write_text("x")
-    assert (
-        "bad.onnx is not a model" in run("convert", tmp_path / "bad.onnx", tmp_path / "x.ort", status=1).err
-    )
+    said = run("convert", tmp_path / "bad.onnx", tmp_path / "x.ort", status=1).err
+    assert "bad.onnx' is not an ONNX model" in said
     assert not (tmp_path / "x.ort").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.onnx"]

@@ -44,6 +44,9 @@ def test_a_model_is_not_a_folder_of_artifacts(run, folder):
         assert "expected a folder of training artifacts, found the file model.onnx" in found.err
         assert "ortrain artifacts model.onnx --loss LOSS" in found.err
         assert "there is no folder artefacts" in run(command, "artefacts", "--data", "data.npz", status=1).err
+        found = run(command, "data.npz", "--data", "data.npz", status=1)
+        assert "found the file data.npz; --data names data\n" in found.err
+    assert "found the file model.onnx" in run("profile", "model.onnx", status=1).err
 
 
 def test_bytes_of_images_have_the_scale_of_image_files(run, folder):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortrain import _ortrain
-from ortrain._files.reading import read_npz
-from ortrain._files.writing import write_file
 from ortrain.api import CheckpointState, Module, Optimizer
 from ortrain.api.generated.session_options import SessionOptions
-from ortrain.errors import OrtrainError
 
 
 @dataclass(frozen=True)
@@ -202,32 +198,3 @@ def table(rows: list[Row], total: float, limit: int = 0) -> str:
     lines.append(f"{'all kernels':<{width}}  {sum(r.calls for r in rows):>7.4g}  {busy:>9.3f}")
     lines.append(f"{'step':<{width}}  {'':>7}  {total:>9.3f}")
     return "\n".join(lines)
-
-
-def profile(
-    folder: Path,
-    steps: int,
-    batch: int,
-    inputs: Path | None,
-    by_node: bool,
-    limit: int,
-    trace_file: Path | None,
-    threads: int,
-    config: Mapping[str, str],
-) -> int:
-    """Run the command; returns the exit status. The arguments are those of ``ortrain profile``."""
-    try:
-        given = read_npz(inputs, "--inputs") if inputs is not None else {}
-        trace = record(folder, steps, batch, given, threads, config)
-        if trace_file is not None:
-            write_file(trace_file, "trace", json.dumps(trace))
-    except (OrtrainError, OSError, ValueError) as error:
-        print(f"ortrain profile: {error}", file=sys.stderr)
-        return 1
-    rows, total = summarize(trace, by_node)
-    print(f"{folder}: mean of {steps} steps, batch {batch}")
-    print(table(rows, total, limit))
-    print(memory_line(trace))
-    if trace_file is not None:
-        print(f"trace: {trace_file} (open it in chrome://tracing or Perfetto)")
-    return 0

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import onnx
 import onnx.external_data_helper
 
-from ortrain._files.models import is_ort_format, load_model
+from ortrain._files.models import is_ort_format, load_model, naming_the_model
 from ortrain._files.writing import replaced_file, write_file
 from ortrain._support.values import StrPath
 from ortrain.errors import InvalidModelError
@@ -48,13 +48,15 @@ def load_with_weights_apart(path: StrPath) -> onnx.ModelProto:
         large = []
     for tensor in large:
         tensor.data_location = onnx.TensorProto.DEFAULT
-    onnx.external_data_helper.load_external_data_for_model(model, folder)
+    with naming_the_model(path):
+        onnx.external_data_helper.load_external_data_for_model(model, folder)
     for tensor in large:
         tensor.data_location = onnx.TensorProto.EXTERNAL
         entries = {entry.key: entry.value for entry in tensor.external_data} | {_FOLDER: folder}
         _refer(tensor, entries)
         if not _is_inside(folder, entries.get("location", "")):
-            with_data(tensor)  # onnx raises its error about such a path
+            with naming_the_model(path):
+                with_data(tensor)  # onnx raises its error about such a path
     return model
 
 

@@ -12,11 +12,6 @@ from ortrain._files.models import load_model
 from ortrain._files.weights import load_with_weights_apart
 from ortrain.artifacts import networks
 from ortrain.artifacts.graph.constant_inputs import without_constant_inputs
-from ortrain.errors import OrtrainError
-
-_KERAS = "; load it with keras.models.load_model, and pass the model"
-_TORCH = "; pass the torch.nn.Module that it belongs to"
-_OTHER_FILES = {".keras": _KERAS, ".h5": _KERAS, ".pt": _TORCH, ".pth": _TORCH, ".safetensors": _TORCH}
 
 
 def load(model: object, args: Any = None, apart: bool = False) -> tuple[onnx.ModelProto, str | None]:
@@ -43,13 +38,7 @@ def load(model: object, args: Any = None, apart: bool = False) -> tuple[onnx.Mod
         path = os.fspath(model)
         if not os.path.exists(path):
             raise FileNotFoundError(f"there is no model at {path!r}")
-        try:
-            loaded = load_with_weights_apart(path) if apart else load_model(path)
-        except (OSError, OrtrainError):
-            raise
-        except Exception as error:  # protobuf and onnx raise several classes without a common base
-            remedy = next((text for ending, text in _OTHER_FILES.items() if path.endswith(ending)), "")
-            raise ValueError(f"{path!r} is not an ONNX model: {error}{remedy}") from error
+        loaded = load_with_weights_apart(path) if apart else load_model(path)
     else:
         raise TypeError(
             "model must be an onnx.ModelProto, a path, a torch.nn.Module, a keras.Model or a network of JAX, "

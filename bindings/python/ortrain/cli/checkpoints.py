@@ -11,7 +11,6 @@ import numpy as np
 
 from ortrain import _ortrain
 from ortrain.api import CheckpointState
-from ortrain.errors import OrtrainError
 
 
 def open_checkpoint(path: Path) -> CheckpointState:
@@ -61,12 +60,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         raise ImportError("describing a model needs onnx: pip install 'ortrain[artifacts]'") from error
     if not path.exists():
         raise FileNotFoundError(f"there is no model {path}")
-    try:
-        model = load_model(path, load_external_data=False)
-    except (OSError, OrtrainError):
-        raise
-    except Exception as error:  # protobuf and onnx raise several classes without a common base
-        raise ValueError(f"{path} is not an ONNX model: {error}") from error
+    model = load_model(path, load_external_data=False)
 
     def describe(value: onnx.ValueInfoProto) -> dict[str, Any]:
         tensor = value.type.tensor_type

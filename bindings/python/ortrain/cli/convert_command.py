@@ -84,12 +84,7 @@ def _convert_model(source: Path, result: Path, like: Path | None, as_folder: boo
     if not source.exists():
         raise FileNotFoundError(f"there is no model {source}")
     # Files with weights beside the model are read here.
-    try:
-        model = model_files.load_model(source).SerializeToString()
-    except (OSError, OrtrainError):
-        raise
-    except Exception as error:  # protobuf and onnx raise several classes without a common base
-        raise ValueError(f"{source} is not a model: {error}") from error
+    model = model_files.load_model(source).SerializeToString()
     written = model if result.suffix == ".onnx" else model_files.in_ort_format(model)
     write_file(result, "model", written)
 

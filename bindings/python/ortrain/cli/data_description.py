@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ortrain.cli import fitting, preparing
-from ortrain.cli.datasets import class_folders, images_in
+from ortrain.cli.datasets import ENDINGS, class_folders, images_in
 from ortrain.cli.tables import read_table
 from ortrain.preprocessing import tables
 from ortrain.preprocessing.cells import is_missing, text_of
 
-KINDS = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson", ".npz", ".npy")
 _SHOWN = 50
 
 
@@ -20,7 +19,7 @@ def is_data(path: Path) -> bool:
     """Whether a path has data rather than a model, artifacts or a checkpoint."""
     if path.is_dir():
         return not (path / "checkpoint").exists() and bool(class_folders(path))
-    return path.suffix.lower() in KINDS
+    return path.suffix.lower() in ENDINGS
 
 
 def describe_data(path: Path, target: str | None = None) -> dict[str, Any]:
@@ -46,7 +45,7 @@ def describe_data(path: Path, target: str | None = None) -> dict[str, Any]:
         return {**described, "kind": "images", "rows": sum(counts.values()), "classes": counts}
     table = read_table(path)
     if table is None:
-        return {**described, "kind": "arrays"}
+        return {**described, "kind": "arrays", "rows": found.rows}
     column = preparing.target_column(list(table.columns), target, None)
     cells = table.columns[column]
     features = {name: values for name, values in table.columns.items() if name != column}
@@ -71,7 +70,7 @@ def describe_data(path: Path, target: str | None = None) -> dict[str, Any]:
 
 def lines_of(found: dict[str, Any]) -> list[str]:
     """Return the description as lines of text."""
-    lines = [f"{found['data']}: {found.get('rows', '?')} rows of {found['kind']}"]
+    lines = [f"{found['data']}: {found['rows']} rows of {found['kind']}"]
     lines += [f"  {name}: {shown}" for name, shown in found.get("columns", {}).items()]
     lines += [f"  {name}: left out, {why}" for name, why in found.get("left_out", {}).items()]
     if "target" in found:

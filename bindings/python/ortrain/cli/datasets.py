@@ -24,6 +24,7 @@ Array = npt.NDArray[Any]
 IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"}
 
 KINDS = "NPZ, NPY, CSV, Parquet, JSON lines, a folder of images by class, or a Hugging Face dataset on disk"
+ENDINGS = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson", ".npz", ".npy")
 
 
 def load(path: Path, wanted: Wanted, target: str | None = None) -> Any:

@@ -61,6 +61,8 @@ class Found:
     """The standard deviation of the numbers to predict."""
     note: str = ""
     """Why the whole numbers of the target count as classes, or as numbers to predict."""
+    rows: int = 0
+    """The number of rows with a target; 0 for a folder of images."""
 
     @property
     def loss(self) -> str:
@@ -202,12 +204,12 @@ def _of(rows: Array, target: Array, name: str, task: str | None) -> Found:
         )
     if task == "classes" or (task is None and (text or few)):
         count = distinct if text else int(numbers.max()) + 1
-        return Found(name, rows.shape[1:], tokens, max(2, count), True, note=note)
+        return Found(name, rows.shape[1:], tokens, max(2, count), True, note=note, rows=len(target))
     if text:
         raise ValueError(f"--task numbers: expected numbers as targets, found {target.ravel()[0]!r:.60}")
     center, scale = (float(numbers.mean()), float(numbers.std())) if numbers.size else (0.0, 1.0)
     outputs = int(np.prod(numbers.shape[1:]))
-    return Found(name, rows.shape[1:], tokens, outputs, False, center, scale or 1.0, note)
+    return Found(name, rows.shape[1:], tokens, outputs, False, center, scale or 1.0, note, len(target))
 
 
 def _folder(path: Path, size: int | None) -> Found:

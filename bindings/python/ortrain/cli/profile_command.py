@@ -57,17 +57,23 @@ def command(
     threads: int,
     config: dict[str, str],
     json_output: bool,
-) -> int:
+) -> None:
     """Show where the time of a training step goes.
 
     The command runs some steps of the artifacts in DIR, on random data unless --inputs is given. It changes nothing in DIR.
     """
-    if not json_output:
-        return profiling.profile(folder, steps, batch, inputs, by_node, limit, trace, threads, config)
+    running.artifacts_folder(folder)
     given = read_npz(inputs, "--inputs") if inputs is not None else {}
     recorded = profiling.record(folder, steps, batch, given, threads, config)
     if trace is not None:
         write_file(trace, "trace", json.dumps(recorded))
     rows, total = profiling.summarize(recorded, by_node)
-    app.print_json({"milliseconds": total, "rows": [vars(row) for row in (rows[:limit] if limit else rows)]})
-    return app.OK
+    if json_output:
+        shown = [vars(row) for row in (rows[:limit] if limit else rows)]
+        app.print_json({"milliseconds": total, "rows": shown})
+        return
+    click.echo(f"{folder}: mean of {steps} steps, batch {batch}")
+    click.echo(profiling.table(rows, total, limit))
+    click.echo(profiling.memory_line(recorded))
+    if trace is not None:
+        click.echo(f"trace: {trace} (open it in chrome://tracing or Perfetto)")

@@ -108,16 +108,18 @@ def _models_of(folder: Path) -> list[Any]:
     ------
     FileNotFoundError
         When the folder has no training model.
+    InvalidModelError
+        When a file is damaged.
     """
     try:
-        import onnx
+        from ortrain._files.models import load_model
     except ImportError as error:
         raise ImportError("reduce needs onnx: pip install 'ortrain[artifacts]'") from error
     if not (folder / "training_model.onnx").is_file():
         raise FileNotFoundError(
             f"DIR: expected a folder of training artifacts, found no training_model.onnx in {folder}"
         )
-    return [onnx.load(str(path), load_external_data=False) for path in sorted(folder.glob("*.onnx"))]
+    return [load_model(path, load_external_data=False) for path in sorted(folder.glob("*.onnx"))]
 
 
 def _settings(operators: list[str], kept: Iterable[str]) -> str:

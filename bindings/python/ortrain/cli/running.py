@@ -14,7 +14,7 @@ import numpy as np
 from ortrain import _ortrain
 from ortrain.api import CheckpointState
 from ortrain.cli import language_models, preparing, results
-from ortrain.cli.datasets import KINDS, load
+from ortrain.cli.datasets import ENDINGS, KINDS, load
 from ortrain.cli.language_options import LanguageOptions
 from ortrain.cli.wanted import Choice, Wanted
 from ortrain.errors import OrtrainError
@@ -171,9 +171,11 @@ def artifacts_folder(path: Path) -> Path:
         When there is nothing.
     """
     if path.is_file():
+        found = f"DIR: expected a folder of training artifacts, found the file {path}"
+        if path.suffix.lower() in ENDINGS:
+            raise ValueError(f"{found}; --data names data")
         raise ValueError(
-            f"DIR: expected a folder of training artifacts, found the file {path}; `ortrain artifacts {path} --loss LOSS` "
-            "creates artifacts from a model, in ./artifacts"
+            f"{found}; `ortrain artifacts {path} --loss LOSS` creates artifacts from a model, in ./artifacts"
         )
     if not path.exists():
         raise FileNotFoundError(f"DIR: there is no folder {path}")

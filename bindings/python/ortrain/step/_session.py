@@ -442,6 +442,8 @@ def _initializers_of(path: str | os.PathLike[str], names: Sequence[str]) -> dict
     """Return initializers of a model."""
     try:
         import onnx
+
+        from ortrain._files.models import load_model
     except ImportError as error:
         raise ImportError(
             "reading the parameters from a step model needs onnx: pip install 'ortrain[artifacts]'; or pass a checkpoint"
@@ -449,7 +451,7 @@ def _initializers_of(path: str | os.PathLike[str], names: Sequence[str]) -> dict
     wanted = set(names)
     return {
         tensor.name: onnx.numpy_helper.to_array(tensor)
-        for tensor in onnx.load(os.fspath(path)).graph.initializer
+        for tensor in load_model(path).graph.initializer
         if tensor.name in wanted
     }
 
