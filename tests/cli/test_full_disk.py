@@ -69,6 +69,18 @@ def test_a_folder_of_tensors_is_replaced_as_a_whole(tmp_path, run):
     assert {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()} == before
 
 
+def test_the_core_says_whether_there_was_a_file(tmp_path):
+    path = tmp_path / "exported.onnx"
+    ran = limited("export", ARTIFACTS, path, "--output", "output")
+    assert_refused(ran, path)
+    assert "File too large; no file is left" in ran.stderr
+    assert os.listdir(tmp_path) == []
+    path.write_bytes(b"old")
+    ran = limited("export", ARTIFACTS, path, "--output", "output")
+    assert "File too large; the existing file is unchanged" in ran.stderr
+    assert path.read_bytes() == b"old"
+
+
 def test_artifacts_that_do_not_fit(tmp_path):
     assert_refused(
         limited("artifacts", MODEL, "--loss", "mse", "--out", tmp_path / "made"), tmp_path / "made"

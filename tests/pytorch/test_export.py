@@ -378,7 +378,8 @@ def test_the_loss_is_that_of_the_first_output(tmp_path):
         ({"loss": nn.functional.cross_entropy}, "not cross_entropy; use LossType.CrossEntropyLoss"),
         ({"optimizer": torch.optim.SGD}, "not SGD; use OptimType.SGD"),
         ({"optimizer": torch.optim.AdamW([torch.zeros(1)])}, "not AdamW; use OptimType.AdamW"),
-        ({"optimizer": torch.optim.Adam}, "not Adam; there are AdamW, SGD"),
+        ({"optimizer": torch.optim.Adam}, "not Adam; use OptimType.Adam"),
+        ({"optimizer": torch.optim.LBFGS}, "not LBFGS; there are AdamW, SGD, "),
     ],
 )
 def test_a_loss_or_optimizer_of_pytorch_names_that_of_ortrain(given, message):

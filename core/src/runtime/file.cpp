@@ -180,8 +180,9 @@ void FileWriter::open_temporary() {
 }
 
 void FileWriter::give_up(const char* step) {
-  fail(ErrorCode::kFail, "cannot ", step, " the ", what_, " '", to_utf8(path_), "': ", reason(),
-       "; the existing file is unchanged");
+  const std::string cause = reason();  // before another call of the system
+  fail(ErrorCode::kFail, "cannot ", step, " the ", what_, " '", to_utf8(path_), "': ", cause,
+       system::info(path_) ? "; the existing file is unchanged" : "; no file is left");
 }
 
 void FileWriter::write_through(const std::byte* data, size_t bytes) {

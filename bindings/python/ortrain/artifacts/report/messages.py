@@ -51,10 +51,12 @@ def log_weights(changes: Sequence[WeightChange], findings: Findings) -> None:
             f"{weight.name} (from {', '.join(weight.sources)})" if weight.sources else weight.name
             for weight in findings.folded
         ]
+        several = f"{len(names)} trained weights are not parameters of the network but computed from them"
+        single = "1 trained weight is not a parameter of the network but computed from its parameters"
         _log.warning(
-            "%d trained weights are not parameters of the network but computed from them: %s%s. They are trained in "
-            "this form; ortrain.torch.export(module, args, path) writes a model with the parameters themselves. %s: %s",
-            len(names), ", ".join(names[:8]), ", ..." if len(names) > 8 else "",
+            "%s: %s%s. Training keeps this form; ortrain.torch.export(module, args, path) writes a model with the "
+            "parameters themselves. %s: %s",
+            single if len(names) == 1 else several, ", ".join(names[:8]), ", ..." if len(names) > 8 else "",
             findings.folded[0].name, findings.folded[0].reason,
         )  # fmt: skip
 
