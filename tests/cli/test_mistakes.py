@@ -49,6 +49,29 @@ def test_a_model_is_not_a_folder_of_artifacts(run, folder):
     assert "found the file model.onnx" in run("profile", "model.onnx", status=1).err
 
 
+def test_a_wrong_setting_is_not_blamed_on_the_trained_parameters(run, folder):
+    np.savez("data.npz", x=PIXELS / np.float32(255), y=LABELS)
+    run("train", "artifacts", "--data", "data.npz")
+    for option in (("--metric", "accurcy"), ("--threads", -3)):
+        said = run("train", "artifacts", "--data", "data.npz", *option, status=1).err
+        assert "was to continue" not in said
+
+
+def test_a_warning_is_a_line_of_the_command(run, folder):
+    np.savez("data.npz", x=PIXELS / np.float32(255), y=LABELS)
+    options = ("--private", "--delta", 0.1, "--batch", 8)
+    lines = run("train", "artifacts", "--data", "data.npz", *options).err.splitlines()
+    assert any(line.startswith("ortrain: privacy: expected a delta well below 1 / 30") for line in lines)
+    assert not any("UserWarning" in line for line in lines)
+
+
+@pytest.mark.parametrize("command", ["dashboard", "studio"])
+def test_a_file_is_not_a_folder_of_runs(command, run, folder):
+    said = run(command, "model.onnx", status=1).err
+    assert f"{command}: expected a folder, found the file model.onnx" in said
+    assert f"{command}: there is no folder nowhere" in run(command, "nowhere", status=1).err
+
+
 def test_bytes_of_images_have_the_scale_of_image_files(run, folder):
     np.savez("bytes.npz", x=PIXELS, y=LABELS)
     np.savez("numbers.npz", x=PIXELS / np.float32(255), y=LABELS)

@@ -12,7 +12,9 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
@@ -171,6 +173,22 @@ def _hint(error: BaseException) -> str:
     return "`--help` shows examples, `--debug` shows the traceback"
 
 
+@contextmanager
+def _warnings_in_a_line() -> Iterator[None]:
+    """Print warnings for users as lines of the command, without the source line that Python shows."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
+            if issubclass(category, UserWarning):
+                click.echo(f"ortrain: {message}", err=True)
+            else:
+                usual(message, category, *place, **options)
+
+        warnings.showwarning = show
+        yield
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command.
 
@@ -190,7 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
     context_meta: dict[str, Any] = {}
     try:
         interrupt.is_over()
-        with group.make_context("ortrain", list(given)) as context:
+        with _warnings_in_a_line(), group.make_context("ortrain", list(given)) as context:
             context_meta = context.meta
             result = group.invoke(context)
         return result if isinstance(result, int) else OK

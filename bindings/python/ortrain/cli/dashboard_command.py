@@ -33,8 +33,7 @@ def command(folder: Path, port: int | None, browser: bool, json_output: bool) ->
     Runs are the files that `ortrain train`, `ortrain demo` and the callback JSONLogger write, here or on another
     device. Only this machine can open the page. Ctrl-C ends the command.
     """
-    if not folder.is_dir():
-        raise FileNotFoundError(f"dashboard: there is no folder {folder}")
+    serving.check_folder(folder, "dashboard")
     server = serving.listening(Server, folder, port, PORT)
 
     def announce() -> None:

@@ -16,6 +16,22 @@ from ortrain.dashboard import Server
 S = TypeVar("S", bound=Server)
 
 
+def check_folder(folder: Path, command: str) -> None:
+    """Reject a path that is not a folder.
+
+    Raises
+    ------
+    NotADirectoryError
+        When it is a file.
+    FileNotFoundError
+        When there is nothing.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{command}: expected a folder, found the file {folder}")
+    if not folder.exists():
+        raise FileNotFoundError(f"{command}: there is no folder {folder}")
+
+
 def listening(make: Callable[[Path, int], S], folder: Path, port: int | None, usual: int) -> S:
     """Return a server on a port: the given one, else the usual one, else any free port.
 

@@ -34,8 +34,7 @@ def command(folder: Path, port: int | None, browser: bool, json_output: bool) ->
     token in its address. The page reads and writes nothing outside DIR. Ctrl-C ends the command and a run that is
     training.
     """
-    if not folder.is_dir():
-        raise FileNotFoundError(f"studio: there is no folder {folder}")
+    serving.check_folder(folder, "studio")
     server = serving.listening(Studio, folder, port, PORT)
 
     def announce() -> None:

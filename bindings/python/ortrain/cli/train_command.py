@@ -421,12 +421,21 @@ def _start(folder: Path, checkpoint: Path | None, from_start: bool, resume: Path
     return None if found == folder / results.INITIAL else found
 
 
+def _begins(folder: Path, settings: dict[str, Any]) -> bool:
+    """Whether a run with these settings can begin with the parameters before training."""
+    try:
+        Trainer(folder, **settings)
+    except OrtrainError:
+        return False
+    return True
+
+
 def _trainer(folder: Path, start: Path | None, resume: Path | None, settings: dict[str, Any]) -> Trainer:
     """Return the trainer of a run, and print which trained parameters the run begins with."""
     try:
         trainer = Trainer(folder, checkpoint=start or resume, **settings)
     except OrtrainError as error:
-        if start is None:
+        if start is None or not _begins(folder, settings):
             raise
         raise type(error)(
             f"{error.message}\nThe run was to continue from {start}; --from-start begins with {folder / results.INITIAL}",
