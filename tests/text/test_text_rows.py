@@ -23,7 +23,7 @@ def made(folder, lines, **settings):
 
 def learned(rows, folder):
     """The text of the labels that count, by the text of the row."""
-    decode = text.Tokenizer(folder).decode
+    decode = text.Tokenizer(str(folder)).decode  # a path may be a string
     arrays = rows.arrays.values()
     return {
         decode(ids[mask == 1].tolist()): decode(labels[labels >= 0].tolist(), special=True)

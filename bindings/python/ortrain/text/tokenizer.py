@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ortrain._files.writing import copy_file
+from ortrain._support.values import StrPath
 from ortrain.preprocessing.text import FILE, load_tokenizer
 from ortrain.text.chat import ChatTemplate
 
@@ -36,7 +37,7 @@ class Tokenizer:
 
     Parameters
     ----------
-    path : Path
+    path : str or os.PathLike
         A ``tokenizer.json``, or the folder that has it. The files ``tokenizer_config.json``, ``chat_template.jinja``,
         ``generation_config.json`` and ``config.json`` beside it are read if there are such files.
 
@@ -59,8 +60,9 @@ class Tokenizer:
         When a file cannot be read.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path / FILE if path.is_dir() else path
+    def __init__(self, path: StrPath) -> None:
+        given = Path(path)
+        self.path = given / FILE if given.is_dir() else given
         self._tokenizer, self.digest = load_tokenizer(self.path)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
