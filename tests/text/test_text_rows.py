@@ -99,6 +99,11 @@ def test_the_order_depends_on_the_seed_alone(folder):
     assert sorted(first.tolist()) == sorted(other.tolist())
 
 
+def test_rows_need_an_example(folder):
+    with pytest.raises(ValueError, match="examples: expected at least one, found none"):
+        text.rows_of([], text.Tokenizer(folder))
+
+
 def test_what_is_cut_is_counted(folder):
     lines = [*prompts(), {"prompt": "The capital of " * 9, "completion": "none"}]
     longest = max(len(text.Tokenizer(folder).encode(line["prompt"]).ids) for line in prompts())

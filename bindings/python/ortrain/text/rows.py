@@ -136,6 +136,8 @@ def rows_of(
     """
     if loss_on not in ("completions", "all"):
         raise ValueError(f"loss_on: expected completions or all, found {loss_on!r}")
+    if not examples:
+        raise ValueError("examples: expected at least one, found none")
     names = inputs if isinstance(inputs, InputNames) else InputNames.among(inputs)
     if length is not None and length < 1:
         raise ValueError(f"length: expected 1 or more tokens, found {length}")
