@@ -278,7 +278,8 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
 #undef ORTRAIN_SUM
   }
   HWY_ALIGN T last[R * hn::MaxLanes(d)];
-  const bool whole = columns >= V * lanes;
+  const int64_t column = (V - 1) * lanes;
+  const bool whole = columns >= column + lanes;
 #define ORTRAIN_SUM(r, v)                                                      \
   if constexpr (R > r && V > v) {                                              \
     if (v + 1 < V || whole) {                                                  \
@@ -294,10 +295,7 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
 #undef ORTRAIN_SUM
 #undef ORTRAIN_EACH_SUM
 #undef ORTRAIN_EACH_OF
-  if (!whole) {
-    const int64_t column = (V - 1) * lanes;
-    WriteLast<kEnds>(R, last, c + column, c_row, columns - column, add, end.at(0, column));
-  }
+  if (!whole) WriteLast<kEnds>(R, last, c + column, c_row, columns - column, add, end.at(0, column));
 }
 
 template <int V, class How, bool kEnds, typename T>
