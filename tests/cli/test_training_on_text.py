@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import onnx
 import onnxruntime
 import pytest
+from ortrain import models
 from small_language_model import chats, prompts, write_lines, write_model
 
 
@@ -44,6 +46,21 @@ def test_adapters_are_trained_on_and_exported(model, run):
         onnxruntime.InferenceSession(f"{adapters}.onnx")
         found = run("generate", f"{adapters}.onnx", "--tokenizer", "artifacts/tokenizer.json", *asked).json
         assert found == inside
+
+
+def test_the_tokenizer_of_a_larger_model_is_rejected(model, run):
+    onnx.save(models.gpt(100, 48, 32, 2, 2, seed=3), model / "model.onnx")
+    refused = run("train", "model", "--data", "facts.jsonl", status=1).err
+    assert re.search(
+        r"--tokenizer: token \d+ \('.*'\) of .*tokenizer.json is not one of the 100 tokens", refused
+    )
+
+
+def test_a_table_is_not_text(model, run, tmp_path):
+    (tmp_path / "facts.csv").write_text("prompt,completion\nThe capital of Peru is, Lima\n")
+    refused = run("train", "model", "--data", "facts.csv", status=1).err
+    assert "expected JSON lines (.jsonl) with prompt and completion" in refused
+    assert "found the table facts.csv" in refused
 
 
 def test_chats_are_learned_and_asked(model, run, tmp_path):

@@ -45,6 +45,18 @@ def test_the_loss_is_on_completions(folder):
     assert every.counted == every.tokens == rows.tokens
 
 
+def test_a_path_is_not_a_tokenizer_or_a_model(folder):
+    path = folder / "tokenizer.json"
+    with pytest.raises(
+        TypeError, match=r"tokenizer: expected a Tokenizer, found the path '.*tokenizer.json'"
+    ):
+        text.rows_of([], path)
+    with pytest.raises(
+        TypeError, match=r"model: expected an InferenceSession or a Trainer, found the path 'a.onnx'"
+    ):
+        text.generate("a.onnx", text.Tokenizer(path), "The")
+
+
 def test_a_text_counts_as_a_whole(folder):
     rows = made(folder, [{"text": "Paris is the capital"}])
     tokens = text.Tokenizer(folder).encode("Paris is the capital").ids

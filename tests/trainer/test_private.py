@@ -452,7 +452,9 @@ def test_artifacts_that_cannot_be_private_are_rejected(tmp_path):
 def test_data_that_cannot_be_drawn_are_rejected():
     trainer = private(privacy=Privacy(noise_multiplier=0))
     x, y = rows()
-    with pytest.raises(ValueError, match="batch_size: expected at most the 12 rows of the data, found 32"):
+    with pytest.raises(
+        ValueError, match=r"batch_size \(--batch\): expected at most the 12 rows of the data, found 32"
+    ):
         trainer.fit(x, y, verbose=False)
     for options in ({"shuffle": False}, {"drop_last": True}):
         name = next(iter(options))

@@ -29,6 +29,7 @@ BATCH = 8
 
 _OPTIMIZER = "adamw"  # the default, to which the rates below belong
 _RATES = {"lora": 2e-4, "dora": 2e-4, "none": 2e-5}
+_TABLES = (".csv", ".tsv", ".parquet")
 _BLOCK = 1 << 20
 _PLACES = ("model.onnx", "onnx/model.onnx", "decoder_model.onnx")
 
@@ -119,7 +120,7 @@ def artifacts_of(
         settings.
     """
     folder = options.folder
-    names, rows = (None, None) if is_one(folder) else _check_language_model(model, options)
+    names, rows, vocabulary = (None, None, None) if is_one(folder) else _check_language_model(model, options)
     digest = _digest(model)
     if names is None or (folder / "training_model.onnx").exists():
         _check_same(folder, model, digest, options, optimizer)
@@ -148,7 +149,8 @@ def artifacts_of(
         )
     report = _make(model, folder, settings, seed, rows)
     made_of.copy_to(folder)
-    record = {"model": model.name, "sha256": digest, **settings, "inputs": names.as_json()}
+    known = {"inputs": names.as_json(), "vocabulary": vocabulary}
+    record = {"model": model.name, "sha256": digest, **settings, **known}
     write_file(folder / RECORD, "artifacts", json.dumps(record, indent=2).encode())
     what = (
         "all weights"
@@ -200,8 +202,10 @@ def _make(model: Path, folder: Path, settings: dict[str, Any], seed: int, rows: 
             return made
 
 
-def _check_language_model(model: Path, options: LanguageOptions) -> tuple[text.InputNames, int | None]:
-    """Return the names of a language model's inputs, and its batch size; None if the batch size is free.
+def _check_language_model(
+    model: Path, options: LanguageOptions
+) -> tuple[text.InputNames, int | None, int | None]:
+    """Return the names of a language model's inputs, its batch size and its number of tokens; None for a free size.
 
     Raises
     ------
@@ -238,7 +242,7 @@ def _check_language_model(model: Path, options: LanguageOptions) -> tuple[text.I
             f"{model}: expected scores [batch, tokens, vocabulary] as the output {logits} of a language model, found "
             f"{'an unknown number of' if shape is None else len(shape)} dimensions{advice}"
         )
-    return names, shape_of(names, forms)[0]
+    return names, shape_of(names, forms)[0], shape[2] if isinstance(shape[2], int) else None
 
 
 def _type_of(value: Any) -> int:
@@ -324,6 +328,15 @@ def takes_text(trainer: Trainer, path: Path, tokenizer: Path | None) -> bool:
     return has_labels and _has_tokens(trainer)
 
 
+def check_data(folder: Path, path: Path) -> None:
+    """Reject a table as the data of a language model, whose artifacts the command made to learn text."""
+    if is_one(folder) and path.suffix.lower() in _TABLES:
+        raise ValueError(
+            f"--data: expected JSON lines (.jsonl) with prompt and completion, messages or text for the language model in "
+            f"{folder}, found the table {path}"
+        )
+
+
 def _has_tokens(trainer: Trainer) -> bool:
     form = trainer.inputs.forms[0]
     return (
@@ -371,6 +384,7 @@ def rows_of(
     length = shape_of(names, trainer.inputs.forms)[1]
     if length is not None and options.length not in (None, length):
         raise ValueError(f"--length: the model takes rows of {length} tokens, found {options.length}")
+    labels = trainer.inputs.names[-1]
     packed = options.pack or known.get("packed", False)
     loss_on = options.loss_on or known.get("loss_on", "completions")
     rows = text.rows_of(
@@ -380,10 +394,11 @@ def rows_of(
         length=length or options.length or known.get("length"),
         packed=packed,
         loss_on=loss_on,
-        labels=trainer.inputs.names[-1],
+        labels=labels,
         seed=seed,
         path=path,
     )
+    _check_vocabulary(trainer.folder, max(rows.arrays[name].max() for name in (names.tokens, labels)), made)
     for sentence in rows.shown():
         click.echo(f"ortrain: {path}: {sentence}", err=True)
     if not made.ends:
@@ -405,3 +420,14 @@ def rows_of(
         if stored is None and tokenizer is not None:
             made.copy_to(trainer.folder)
     return rows
+
+
+def _check_vocabulary(folder: Path, largest: int, tokenizer: text.Tokenizer) -> None:
+    """Reject a token that the model does not have, if the record of its artifacts contains the number of its tokens."""
+    size = _record(folder).get("vocabulary") if is_one(folder) else None
+    if size is not None and largest >= size:
+        shown = tokenizer.decode([int(largest)], special=True)
+        raise ValueError(
+            f"--tokenizer: token {largest} ({shown!r}) of {tokenizer.path} is not one of the {size} tokens of the model; "
+            "expected the tokenizer of this model"
+        )

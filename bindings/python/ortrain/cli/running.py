@@ -237,6 +237,7 @@ def load_all(
         if choice is not None:
             choice.text = made
         return made.arrays
+    language_models.check_data(trainer.folder, path)
     wanted = wanted_of(trainer, header, choice, weight)
     rows = load(path, wanted, target)
     say_remarks(wanted)

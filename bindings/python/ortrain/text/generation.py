@@ -6,6 +6,7 @@ the session compiles few shapes. The scores of a causal model do not depend on l
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from ortrain.inference_session import InferenceSession
 from ortrain.text.inputs import InputNames, forms_of, shape_of
 from ortrain.text.lines import Message
-from ortrain.text.tokenizer import Tokenizer
+from ortrain.text.tokenizer import Tokenizer, check_tokenizer
 
 Array = npt.NDArray[Any]
 
@@ -88,9 +89,17 @@ def generate(
 
     Raises
     ------
+    TypeError
+        When the model or the tokenizer is a path.
     ValueError
         When a setting is wrong, the prompt is empty or too long, or the model has no such scores.
     """
+    if isinstance(model, str | os.PathLike):
+        raise TypeError(
+            f"model: expected an InferenceSession or a Trainer, found the path {os.fspath(model)!r}; InferenceSession(path) "
+            "loads an exported model"
+        )
+    check_tokenizer(tokenizer)
     if max_tokens < 1:
         raise ValueError(f"max_tokens: expected 1 or more, found {max_tokens}")
     check_sampling(temperature, top_k, top_p)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ortrain.text.inputs import InputNames
 from ortrain.text.lines import Example, refuse
-from ortrain.text.tokenizer import Tokenizer, Tokens
+from ortrain.text.tokenizer import Tokenizer, Tokens, check_tokenizer
 
 Array = npt.NDArray[Any]
 
@@ -131,9 +131,12 @@ def rows_of(
 
     Raises
     ------
+    TypeError
+        When the tokenizer is a path.
     ValueError
         When an example cannot be tokenized, a setting is wrong, or nothing remains.
     """
+    check_tokenizer(tokenizer)
     if loss_on not in ("completions", "all"):
         raise ValueError(f"loss_on: expected completions or all, found {loss_on!r}")
     if not examples:

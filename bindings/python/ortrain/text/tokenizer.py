@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,3 +171,17 @@ class Tokenizer:
     def _filler_of(self) -> int:
         named = [self._number_of(token) for token in (self._named("pad_token"), *_FILLERS)]
         return next((number for number in named if number is not None), self.ends[0] if self.ends else 0)
+
+
+def check_tokenizer(tokenizer: object) -> None:
+    """Reject the path of a tokenizer in the place of a tokenizer.
+
+    Raises
+    ------
+    TypeError
+        When it is one.
+    """
+    if isinstance(tokenizer, str | os.PathLike):
+        raise TypeError(
+            f"tokenizer: expected a Tokenizer, found the path {os.fspath(tokenizer)!r}; Tokenizer(path) reads it"
+        )

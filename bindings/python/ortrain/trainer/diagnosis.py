@@ -92,7 +92,7 @@ def of_gradients(
     )
     return (
         f"{state}, and the data of the batch are: the training diverges. The last losses: {shown}. Try a lower learning "
-        f"rate than {rate:.4g}, a warmup, clipped gradients (Trainer(..., clip=1.0))"
+        f"rate than {rate:.4g}, a warmup, clipped gradients (Trainer(..., clip=1.0), or `ortrain artifacts --clip 1.0`)"
         f"{inputs}"
     )
 

@@ -259,7 +259,7 @@ class PrivateGradients(Gradients):
                 )
         if source.count < source.batch_size:
             raise ValueError(
-                f"batch_size: expected at most the {source.count} rows of the data, found {source.batch_size}"
+                f"batch_size (--batch): expected at most the {source.count} rows of the data, found {source.batch_size}"
             )
         if self._privacy.delta * source.count >= 1:
             warnings.warn(
