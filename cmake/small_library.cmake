@@ -31,5 +31,9 @@ endif()
 
 # Constants lie in the segment of the code, without padding to whole pages between them.
 if(CMAKE_SYSTEM_NAME MATCHES "^(Linux|Android)$")
-  target_link_options(core PUBLIC -Wl,-z,noseparate-code)
+  include(CheckLinkerFlag)
+  check_linker_flag(CXX -Wl,-z,noseparate-code LINKER_JOINS_SEGMENTS)  # zig's linker does not
+  if(LINKER_JOINS_SEGMENTS)
+    target_link_options(core PUBLIC -Wl,-z,noseparate-code)
+  endif()
 endif()
