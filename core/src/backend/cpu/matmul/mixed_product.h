@@ -70,10 +70,12 @@ struct CodedProduct {
   const TakeLine* take = nullptr;  // of results, in place of y
 };
 void coded_product(const CodedProduct& p);
-// The least m that it is meant for. Derived: unpacking and packing a block of W takes about as long as
-// multiplying 40 rows with it, and unpacking is half of that.
+// The least m that it is meant for. Derived: unpacking a block of W and then packing it, which codes other
+// than those of 4 bits need, takes about as long as multiplying 40 rows with it, and unpacking is half of
+// that.
 inline constexpr int64_t kLeastCodedRows = 16;
-// Unpacking W takes about as long as multiplying this many rows with it.
+// Unpacking W takes about as long as multiplying this many rows with it. Codes of 4 bits, which are packed
+// directly, take less.
 inline constexpr int64_t kUnpackingRows = 20;
 
 std::optional<Kernel> mixed_matmul(KernelContext& c);
