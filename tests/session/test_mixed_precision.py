@@ -329,7 +329,7 @@ def products_are_fast() -> bool:
         return False
     flags = next((line.split() for line in lines if line.startswith("flags")), [])
     intel = any(line.startswith("vendor_id") and "GenuineIntel" in line for line in lines)
-    return "avx512_bf16" in flags and not (intel and "avx512_fp16" in flags)
+    return "avx512_bf16" in flags and ("amx_bf16" in flags or not (intel and "avx512_fp16" in flags))
 
 
 @pytest.mark.parametrize("products", ["auto", *PRODUCTS])

@@ -123,6 +123,8 @@ struct ArmInstructions {
   bool bf16 = false;          // products of bfloat16: BFMMLA (FEAT_BF16)
 };
 ArmInstructions arm_instructions();
+// Asks for the tile registers of AMX. Returns whether the system grants them to all threads of the process.
+bool ask_for_tile_registers();
 // Binds this thread to processors, by number. Numbers that the machine lacks are ignored.
 void bind_thread(std::span<const int> processors);
 // Sleeps while the word has this value. `wake` wakes those who sleep on it, after the word was changed.

@@ -183,6 +183,16 @@ ArmInstructions arm_instructions() {
 ArmInstructions arm_instructions() { return {}; }
 #endif
 
+bool ask_for_tile_registers() {
+#if defined(__x86_64__) && defined(__linux__)
+  // Older headers do not name these numbers.
+  constexpr int kAskPermission = 0x1023, kTileData = 18;
+  return ::syscall(SYS_arch_prctl, kAskPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 void bind_thread([[maybe_unused]] std::span<const int> processors) {
 #if defined(__linux__)
   cpu_set_t set;

@@ -59,6 +59,7 @@ std::optional<AddressSpace> address_space() { return std::nullopt; }
 
 int processors() { return 1; }
 ArmInstructions arm_instructions() { return {}; }
+bool ask_for_tile_registers() { return false; }
 void bind_thread(std::span<const int>) {}
 void sleep_while(std::atomic<uint32_t>& word, uint32_t value) { word.wait(value, std::memory_order_acquire); }
 void wake(std::atomic<uint32_t>& word) { word.notify_all(); }

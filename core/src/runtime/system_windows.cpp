@@ -344,6 +344,7 @@ int processors() {
 }
 
 ArmInstructions arm_instructions() { return {}; }  // not asked for: no library is built for Windows on arm64
+bool ask_for_tile_registers() { return false; }    // possible since Windows 11; not tested
 
 void bind_thread(std::span<const int> processors) {
   DWORD_PTR mask = 0;

@@ -20,7 +20,7 @@ Precision read_precision(const SessionOptions& options) {
   require(kHalvesPart.is_built, ErrorCode::kNotImplemented, kMixedPrecision, " = ", mixed,
           ": this build of the library leaves out ", kHalvesPart.title, ": CMake option ",
           kHalvesPart.option);
-  const bool narrow = products == "bf16" || (products == "auto" && speed == Bf16Products::kFast);
+  const bool narrow = products == "bf16" || (products == "auto" && speed >= Bf16Products::kFast);
   return narrow ? Precision::kBf16 : Precision::kBf16Storage;
 }
 
@@ -29,6 +29,7 @@ std::string precision_warning(const SessionOptions& options) {
   const bool asked = config_choice(options, kProducts) == "bf16";
   switch (bf16_products()) {
     case Bf16Products::kFast:
+    case Bf16Products::kTiles:
       return "";
     case Bf16Products::kSlow:
       return asked ? concat(kMixedPrecision,

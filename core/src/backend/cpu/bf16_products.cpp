@@ -7,16 +7,48 @@
 #endif
 
 namespace ortrain {
-// Instructions of AMX, which only Intel's processors have, are not used.
+#if defined(__x86_64__) || defined(__i386__)
+namespace {
+
+// The features that CPUID names in its leaf 7, of which not all compilers know the names.
+struct Features {
+  bool float16 = false, pairs_in_tiles = false, bytes_in_tiles = false;
+
+  Features() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return;
+    const bool tiles = (d >> 24 & 1) != 0 && __builtin_cpu_supports("avx512bw");
+    float16 = (d >> 23 & 1) != 0;
+    pairs_in_tiles = tiles && (d >> 22 & 1) != 0;
+    bytes_in_tiles = tiles && (d >> 25 & 1) != 0;
+    if (pairs_in_tiles || bytes_in_tiles)
+      if (!system::ask_for_tile_registers()) pairs_in_tiles = bytes_in_tiles = false;
+  }
+};
+
+const Features& features() {
+  static const Features found;
+  return found;
+}
+
+}  // namespace
+#endif
+
+bool byte_products_in_tiles() {
+#if defined(__x86_64__) || defined(__i386__)
+  return features().bytes_in_tiles;
+#else
+  return false;
+#endif
+}
+
 Bf16Products bf16_products() {
 #if defined(__x86_64__) || defined(__i386__)
   if (!__builtin_cpu_supports("avx512bf16")) return Bf16Products::kNone;
+  if (features().pairs_in_tiles) return Bf16Products::kTiles;
   // Intel's cores since Golden Cove begin one VDPBF16PS every other cycle, but two float multiply-adds in
-  // each cycle: half as many products in the same time. They are recognized by their float16 instructions,
-  // which not all compilers know by name.
-  unsigned a = 0, b = 0, c = 0, features = 0;
-  const bool has_float16 = __get_cpuid_count(7, 0, &a, &b, &c, &features) != 0 && (features >> 23 & 1) != 0;
-  return has_float16 && __builtin_cpu_is("intel") ? Bf16Products::kSlow : Bf16Products::kFast;
+  // each cycle: half as many products in the same time. They are recognized by their float16 instructions.
+  return features().float16 && __builtin_cpu_is("intel") ? Bf16Products::kSlow : Bf16Products::kFast;
 #else
   // BFMMLA adds 16 products, an instruction for floats adds 4. Nothing here was measured on such a processor.
   return system::arm_instructions().bf16 ? Bf16Products::kFast : Bf16Products::kNone;

@@ -1,4 +1,4 @@
-// How well the processor multiplies bfloat16 values.
+// How well the processor multiplies bfloat16 values, and whether 8-bit integers in tiles.
 #pragma once
 
 namespace ortrain {
@@ -7,8 +7,11 @@ enum class Bf16Products {
   kNone,  // no instructions
   kSlow,  // fewer products in the same time than of floats
   kFast,
+  kTiles,  // with the tile registers of AMX, which the system granted
 };
 
 Bf16Products bf16_products();
+// Whether the processor multiplies 8-bit integers with the tile registers of AMX.
+bool byte_products_in_tiles();
 
 }  // namespace ortrain

@@ -15,6 +15,7 @@
 #include "backend/cpu/attention/attention_kernel.h"
 #include "backend/cpu/bf16_products.h"
 #include "backend/cpu/dropout_random.h"
+#include "backend/cpu/matmul/amx_tiles-inl.h"
 #include "backend/cpu/matmul/bf16_pairs-inl.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
@@ -727,7 +728,13 @@ AttentionFunctions FindAttention(DType dtype, bool pairs) {
   if (kHasKernels<double> && dtype == DType::kDouble)
     return {LanesOf<double>(), Forward<double>, Backward<double>};
   if constexpr (kHasKernels<BFloat16> && kHasNativePairs)
-    if (pairs) return {LanesOf<float>(), Forward<float, NativePairs>, Backward<float, NativePairs>};
+    if (pairs) {
+#if ORTRAIN_HAS_AMX_TILES
+      static const bool tiles = bf16_products() == Bf16Products::kTiles;
+      if (tiles) return {LanesOf<float>(), Forward<float, TilePairs>, Backward<float, TilePairs>};
+#endif
+      return {LanesOf<float>(), Forward<float, NativePairs>, Backward<float, NativePairs>};
+    }
   return {LanesOf<float>(), Forward<float>, Backward<float>};
 }
 

@@ -72,12 +72,17 @@ bool AreWords(const T* from, int64_t row, int64_t k) {
 // Words of the matrix B [k, n], whose row i begins at b + i * row, as a packed right operand.
 template <typename T>
 void PackPairsAlong(const T* b, int64_t row, int64_t k, int64_t n, float* packed) {
+  constexpr int64_t kAhead = 8, kLine = 64 / sizeof(T);
   const int64_t lanes = LanesOf<float>(), width = kPanel * lanes, words = (k + 1) / 2;
   for (int64_t j = 0; j < n; j += width) {
     const int64_t used = HWY_MIN(width, n - j), stored = (used + lanes - 1) / lanes * lanes;
     uint32_t* to = reinterpret_cast<uint32_t*>(packed + j * words);
     for (int64_t w = 0; w < words; ++w, to += stored) {
       const T* low = b + 2 * w * row + j;
+      // Rows are far apart, so processors do not prefetch the next ones. Rows of bfloat16 are half as long;
+      // there, prefetching took 1.04 of the time.
+      for (int64_t c = 0; std::is_same_v<T, float> && c < used; c += kLine)
+        for (int64_t r = 0; r < 2; ++r) hwy::Prefetch(low + (2 * kAhead + r) * row + c);
       JoinRows(low, 2 * w + 1 < k ? low + row : nullptr, used, to);
       std::fill(to + used, to + stored, 0u);
     }

@@ -10,6 +10,8 @@
 
 #include <type_traits>
 
+#include "backend/cpu/bf16_products.h"
+#include "backend/cpu/matmul/amx_tiles-inl.h"
 #include "backend/cpu/matmul/integer_product.h"
 #include "backend/cpu/matmul/integer_words-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
@@ -117,6 +119,20 @@ void SumColumns(int64_t n, int64_t k, uint32_t* panel) {
   }
 }
 
+// Accounts for the zero points in a vector of the sums of row i at column j, adds the bias, and stores them.
+// `stored` is the length of a row of the panel, whose last row follows `words` others.
+HWY_INLINE void FinishSums(const IntegerPart& p, int64_t words, int64_t stored, int64_t i, int64_t j,
+                           V32 sum) {
+  const I32 d;
+  const uint32_t zero = static_cast<uint32_t>(p.left_zeros[i]);
+  const uint32_t rest = zero * static_cast<uint32_t>(p.k) - static_cast<uint32_t>(p.sums[i]);
+  const int32_t* sums = reinterpret_cast<const int32_t*>(p.panel) + words * stored;
+  if (p.left_zeros[i] != 0) sum = hn::Sub(sum, hn::Mul(hn::Set(d, p.left_zeros[i]), hn::LoadU(d, sums + j)));
+  sum = hn::Add(sum, hn::Mul(hn::Set(d, static_cast<int32_t>(rest)), hn::LoadU(d, p.right_zeros + j)));
+  if (p.bias) sum = hn::Add(sum, hn::Set(d, p.bias[i]));
+  StoreUpTo(sum, d, p.y + i * p.y_row + j, p.n - j);
+}
+
 // R rows times V vectors of columns; the first row is `row`, the first column of the panel is `column`.
 template <typename How, int R, int V>
 HWY_INLINE void Tile(const IntegerPart& p, int64_t words, int64_t stored, int64_t row, int64_t column) {
@@ -153,19 +169,9 @@ HWY_INLINE void Tile(const IntegerPart& p, int64_t words, int64_t stored, int64_
     ORTRAIN_ROW(5)
 #undef ORTRAIN_ROW
   }
-  // Now b is the row of sums.
-  const auto finish = [&](int64_t r, int64_t v, V32 sum) HWY_ATTR {
-    const int64_t i = row + r, j = column + v * lanes;
-    const uint32_t zero = static_cast<uint32_t>(p.left_zeros[i]);
-    const uint32_t rest = zero * static_cast<uint32_t>(p.k) - static_cast<uint32_t>(p.sums[i]);
-    if (p.left_zeros[i] != 0)
-      sum = hn::Sub(sum, hn::Mul(hn::Set(d, p.left_zeros[i]), hn::LoadU(d, b + v * lanes)));
-    sum = hn::Add(sum, hn::Mul(hn::Set(d, static_cast<int32_t>(rest)), hn::LoadU(d, p.right_zeros + j)));
-    if (p.bias) sum = hn::Add(sum, hn::Set(d, p.bias[i]));
-    StoreUpTo(sum, d, p.y + i * p.y_row + j, p.n - j);
-  };
-#define ORTRAIN_SUM(r, v) \
-  if constexpr (R > r && V > v) finish(r, v, How::Total(c##r##v, e##r##v));
+#define ORTRAIN_SUM(r, v)       \
+  if constexpr (R > r && V > v) \
+    FinishSums(p, words, stored, row + r, column + v * lanes, How::Total(c##r##v, e##r##v));
   ORTRAIN_EACH_SUM
 #undef ORTRAIN_SUM
 #undef ORTRAIN_EACH_SUM
@@ -199,6 +205,27 @@ void Multiply(const IntegerPart& p) {
     }
   }
 }
+
+#if ORTRAIN_HAS_AMX_TILES
+// Words of Quads in the tiles of AMX.
+void QuadsInTiles(const IntegerPart& p) {
+  // Derived: with fewer rows, more time goes into loading a tile of B than into its products.
+  constexpr int64_t kLeastRows = 8;
+  if (p.m < kLeastRows) return Multiply<Quads>(p);
+  constexpr int64_t kColumns = Quads::kVectors * kTileSize;
+  const int64_t stored = (p.n + kTileSize - 1) / kTileSize * kTileSize;
+  const int64_t words = (p.k + Quads::kGroup - 1) / Quads::kGroup;
+  HWY_ALIGN int32_t sums[kTileBlock * kColumns];
+  for (int64_t i = 0; i < p.m; i += kTileBlock) {
+    const int64_t rows = HWY_MIN(kTileBlock, p.m - i);
+    MultiplyInTiles<BytesInTiles>(rows, stored, words, LeftTiles::of_rows(p.left + i * words, words), p.panel,
+                                  stored, sums, kColumns, false);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t j = 0; j < stored; j += kTileSize)
+        FinishSums(p, words, stored, i + r, j, hn::Load(I32(), sums + r * kColumns + j));
+  }
+}
+#endif
 
 // The compiler vectorizes these loops.
 template <typename Q>
@@ -266,14 +293,20 @@ void SumLines(int64_t n, int64_t count, const uint32_t* const* lines, const uint
 }
 
 template <typename How>
-IntegerKernels KernelsOf() {
-  return {How::kGroup,    Lanes(),         How::kVectors * Lanes(), How::kLeft, How::kRight, PackLeft<How>,
-          PackRight<How>, SumColumns<How>, Multiply<How>,           ShiftLine,  PairLine,    SumLines};
+IntegerKernels KernelsOf(decltype(&Multiply<How>) multiply = Multiply<How>) {
+  return {How::kGroup,   Lanes(),        How::kVectors * Lanes(), How::kLeft, How::kRight,
+          PackLeft<How>, PackRight<How>, SumColumns<How>,         multiply,   ShiftLine,
+          PairLine,      SumLines};
 }
 
 IntegerKernels FindIntegerKernels(bool quads) {
 #if ORTRAIN_HAS_QUADS
-  if (quads && MultipliesQuads()) return KernelsOf<Quads>();
+  if (quads && MultipliesQuads()) {
+#if ORTRAIN_HAS_AMX_TILES
+    if (byte_products_in_tiles()) return KernelsOf<Quads>(QuadsInTiles);
+#endif
+    return KernelsOf<Quads>();
+  }
 #endif
   (void)quads;
   return KernelsOf<Pairs>();

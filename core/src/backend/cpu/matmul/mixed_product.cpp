@@ -6,6 +6,7 @@
 
 #include "backend/cpu/bf16_conversion.h"
 #include "backend/cpu/bf16_products.h"
+#include "backend/cpu/matmul/amx_tiles-inl.h"
 #include "backend/cpu/matmul/bf16_pairs-inl.h"
 #include "backend/cpu/matmul/bf16_tiles-inl.h"
 #include "backend/cpu/matmul/mixed_product.h"
@@ -153,6 +154,59 @@ void MultiplyBlock(int64_t m, const LeftBlock& a, const float* b, int64_t k, int
   }
 }
 
+#if ORTRAIN_HAS_AMX_TILES
+// As tiles of pairs.
+
+// The pairs of a row as words, up to a whole row of a tile; missing values are zeros.
+HWY_INLINE void ToTileRow(const BFloat16* from, int64_t k, BFloat16* to) {
+  const hn::ScalableTag<uint16_t> d;
+  if (k == 2 * kTileSize)
+    hn::StoreU(hn::LoadU(d, &from->bits), d, &to->bits);
+  else
+    ToWords(from, k, to, 2 * kTileSize);
+}
+HWY_INLINE void ToTileRow(const float* from, int64_t k, BFloat16* to) {
+  const F32 d;
+  if (k < 2 * kTileSize) return ToWords(from, k, to, 2 * kTileSize);
+  StoreUpTo(hn::LoadU(d, from), d, to, kTileSize);
+  StoreUpTo(hn::LoadU(d, from + kTileSize), d, to + kTileSize, kTileSize);
+}
+
+LeftBlock PackLeftTiles(const StoredMatrix& a, int64_t m, int64_t k, float* packed) {
+  constexpr int64_t kValues = 2 * kTileSize;  // of a row of a tile
+  const int64_t steps = (k + kValues - 1) / kValues;
+  uint32_t words[kTileSize * kLeftRows];
+  for (int64_t s = 0; s < steps; ++s) {
+    const int64_t depth = HWY_MIN(kValues, k - s * kValues);
+    const auto at = [&](int64_t i) { return packed + (i / kTileSize * steps + s) * kTileWords; };
+    Visit(a.values, [&](const auto* from) HWY_ATTR {
+      from += s * kValues * a.column;
+      if (a.column == 1) {
+        for (int64_t i = 0; i < m; ++i)
+          ToTileRow(from + i * a.row, depth, reinterpret_cast<BFloat16*>(at(i) + i % kTileSize * kTileSize));
+        return;
+      }
+      for (int64_t l = 0; l < depth; l += 2, from += 2 * a.column)
+        JoinRows(from, l + 1 < depth ? from + a.column : nullptr, m, words + l / 2 * kLeftRows);
+      for (int64_t i = 0; i < m; i += kTileSize)
+        TurnWords(words + i, kLeftRows, (depth + 1) / 2, HWY_MIN(kTileSize, m - i),
+                  reinterpret_cast<uint32_t*>(at(i)), kTileSize);
+    });
+  }
+  return {packed, 0, 0};
+}
+
+void MultiplyTileBlock(int64_t m, const LeftBlock& a, const float* b, int64_t k, int64_t n, float alpha,
+                       float* c, int64_t c_row, bool add) {
+  const int64_t words = (k + 1) / 2, width = kPanel * kTileSize;
+  const LeftTiles left = LeftTiles::of_tiles(a.data, (words + kTileSize - 1) / kTileSize);
+  for (int64_t j = 0; j < n; j += width) {
+    const int64_t used = HWY_MIN(width, n - j), stored = (used + kTileSize - 1) / kTileSize * kTileSize;
+    MultiplyPairsInTiles(m, used, words, left, b + j * words, stored, alpha, c + j, c_row, add);
+  }
+}
+#endif
+
 #if ORTRAIN_HAS_BF16_TILES
 // As quads of bfloat16.
 
@@ -245,11 +299,17 @@ void ScaleBy(int64_t n, StoredInput values, float* line) {
   });
 }
 
-MixedFunctions FindMixed(bool pairs, bool native) {
+MixedFunctions FindMixed(bool pairs, Bf16Products with) {
   const int64_t lanes = LanesOf<float>(), panel = kPanel * lanes, depth = kMixedDepth;
   if (!pairs)
     return {lanes, panel,   depth,      PackLeftFloats, PackRightFloats, MultiplyBlock<MultiplyAdd>,
             AddTo, ScaleBy, pack_floats};
+  const bool native = with >= Bf16Products::kSlow;
+#if ORTRAIN_HAS_AMX_TILES
+  if (with == Bf16Products::kTiles)
+    return {lanes, panel,   2 * depth, PackLeftTiles, PackRightPairs, MultiplyTileBlock,
+            AddTo, ScaleBy, pack_pairs};
+#endif
 #if ORTRAIN_HAS_BF16_TILES
   if (native)
     return {lanes, panel, 2 * depth, PackLeftQuads, PackRightQuads, MultiplyQuadBlock, AddTo, ScaleBy};
@@ -269,9 +329,13 @@ namespace {
 
 HWY_EXPORT(FindMixed);
 
-MixedFunctions functions(bool pairs) {
-  static const bool native = bf16_products() >= Bf16Products::kSlow;
-  return HWY_DYNAMIC_DISPATCH(FindMixed)(pairs, native);
+// Tiles of AMX would be mostly empty with less depth.
+constexpr int64_t kLeastTileDepth = 32;
+
+MixedFunctions functions(bool pairs, int64_t k) {
+  static const Bf16Products fastest = bf16_products();
+  const bool tiles = fastest == Bf16Products::kTiles && k >= kLeastTileDepth;
+  return HWY_DYNAMIC_DISPATCH(FindMixed)(pairs, tiles ? fastest : std::min(fastest, Bf16Products::kFast));
 }
 
 // Results whose sums a thread keeps: up to 672 KiB of a second-level cache. With 512 rows, B is packed once.
@@ -365,11 +429,11 @@ void multiply_block(const MixedProduct& p, const MixedFunctions& f, const Room& 
 }  // namespace
 
 int64_t mixed_rows() { return 6; }
-int64_t mixed_columns() { return functions(false).panel; }
+int64_t mixed_columns() { return functions(false, 1).panel; }
 
 void mixed_product(const MixedProduct& p, int64_t row, int64_t row_end, int64_t column, int64_t column_end) {
   if (row == row_end) return;
-  const MixedFunctions f = functions(p.pairs);
+  const MixedFunctions f = functions(p.pairs, p.k);
   const bool direct = !p.y.bf16 && p.terms.empty() && !p.take;
   const int64_t left = (kLeftRows + kLeftPad) * (kMixedDepth + kLeftPad),
                 right = kMixedDepth * (kColumns + f.panel), turned = kMixedDepth * f.panel,
