@@ -150,6 +150,7 @@ class _Meaning:
                     yield document.problem((*trail, "table"), message + known)
         for document, trail, entry in self._entries("session_config"):
             yield from self._session_config(document, trail, entry)
+        yield from self._config_keys()
         for document, trail, entry in self._entries("training_parameters"):
             yield from self._training_parameter(document, trail, entry)
         for document, trail, entry in self._entries("commands"):
@@ -276,6 +277,12 @@ class _Meaning:
             yield document.problem(
                 (*trail, "key"), "expected a dot at the end where the kind is pass, and only there"
             )
+
+    def _config_keys(self) -> Iterable[Problem]:
+        used = {entry["key"] for _, _, entry in self._entries("session_config")}
+        for document, trail, entry in self._entries("config_keys"):
+            if entry["of"] == "session" and entry["key"] in used and "effect" not in entry:
+                yield document.problem(trail, f"session_config has {entry['key']}: expected its effect")
 
     def _training_parameter(
         self, document: Document, trail: Trail, entry: dict[str, Any]

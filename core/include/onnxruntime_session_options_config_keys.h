@@ -12,13 +12,13 @@
 /** Whether weights are used as stored instead of being packed for kernels. Not honoured. */
 static const char* const kOrtSessionOptionsConfigDisablePrepacking = "session.disable_prepacking";
 
-/** Whether allocators registered with the environment are used. Not honoured. */
+/** Whether allocators registered with the environment are used. Honoured. */
 static const char* const kOrtSessionOptionsConfigUseEnvAllocators = "session.use_env_allocators";
 
-/** Format of the model that is loaded, ORT or ONNX. Not honoured. */
+/** Format of the model that is loaded, ORT or ONNX. Honoured. */
 static const char* const kOrtSessionOptionsConfigLoadModelFormat = "session.load_model_format";
 
-/** Format of the optimized model that is saved. Not honoured. */
+/** Format of the optimized model that is saved. Honoured. */
 static const char* const kOrtSessionOptionsConfigSaveModelFormat = "session.save_model_format";
 
 /** Whether denormal numbers count as zero, 1 or 0. Honoured. The default is 1 in training sessions and
@@ -109,8 +109,8 @@ static const char* const kOrtSessionOptionsConfigStrictAllowReleasedOpsetsOnly =
 static const char* const kNodePartitionConfigFile = "session.node_partition_config_file";
 
 /** Processors for each thread except the caller's, such as 1,2;3-4: one group per thread, with
- * processors numbered from 1. Has an effect on Linux only; on other systems the text is checked. Not
- * honoured.
+ * processors numbered from 1. Has an effect on Linux only; on other systems the text is checked.
+ * Honoured.
  */
 static const char* const kOrtSessionOptionsConfigIntraOpThreadAffinities = "session.intra_op_thread_affinities";
 
@@ -141,7 +141,7 @@ static const char* const kOrtSessionOptionsResourceCudaPartitioningSettings = "s
 /** Which layers run on which device. Not honoured. */
 static const char* const kOrtSessionOptionsLayerAssignmentSettings = "session.layer_assignment_settings";
 
-/** Whether sessions record which device runs which node. Not honoured. */
+/** Whether sessions record which device runs which node. Honoured. */
 static const char* const kOrtSessionOptionsRecordEpGraphAssignmentInfo = "session.record_ep_graph_assignment_info";
 
 /** Whether a compiled model is written. Not honoured. */

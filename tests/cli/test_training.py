@@ -335,8 +335,43 @@ def test_a_run_takes_entries_of_the_session(artifacts, train_npz, run):
     run(*arguments, "ortrain.lazy_rows=1")
     assert (
         "ortrain.lazy_rows: expected one of '0', '1', found '2'"
-        in run(*arguments, "ortrain.lazy_rows=2", status=1).err
+        in run(*arguments, "ortrain.lazy_rows=2", status=2).err
     )
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("lazy_rows=1", "unknown session config entry 'lazy_rows' (did you mean 'ortrain.lazy_rows'"),
+        ("ortrain.lazy_row=1", 'did you mean "ortrain.lazy_rows"?'),
+        ("session.max_node=9", "did you mean 'session.max_nodes'"),
+        ("a=b", "unknown session config entry 'a'; the known entries are ortrain.bf16_products, "),
+        (
+            "qnn.lora_config=x",
+            "'qnn.lora_config' belongs to the options of a single run, not to those of a session",
+        ),
+        ("ortrain.disable_pass.no_such=1", "unknown session config entry 'ortrain.disable_pass.no_such'"),
+        ("session.max_nodes=many", 'session.max_nodes: expected a number above 0, found "many"'),
+    ],
+)
+def test_an_unknown_entry_of_the_session_is_rejected_before_training(
+    artifacts, train_npz, run, entry, message
+):
+    found = run("train", artifacts, "--data", train_npz, "--epochs", 1, "--config", entry, status=2)
+    assert message in found.err
+    assert not (artifacts / "runs").exists()
+
+
+def test_entries_of_onnxruntime_without_an_effect_are_named(artifacts, train_npz, run):
+    entries = ("--config", "session.disable_prepacking=1", "--config", "ortrain.disable_pass.fuse_gelu=1")
+    more = ("--config", "mlas.disable_kleidiai=1")
+    found = run("train", artifacts, "--data", train_npz, "--epochs", 1, *entries, *more)
+    assert (
+        "session.disable_prepacking, mlas.disable_kleidiai: ortrain accepts these entries of onnxruntime but does not use the "
+        "value"
+    ) in found.err
+    settings = json.loads((artifacts / "runs/1/log.jsonl").read_text().splitlines()[0])
+    assert settings["settings"]["config"] == {"ortrain.disable_pass.fuse_gelu": "1"}
 
 
 def test_a_run_that_is_rejected_leaves_no_folder(artifacts, train_npz, run):

@@ -127,6 +127,12 @@ def test_duplicate_key(spec_copy: SpecCopy, refusal: Refusal) -> None:
         ("unimplemented.yaml", "returns: ep_api", "returns: ep_apis", "did you mean 'ep_api'?"),
         ("unimplemented_types.yaml", "name: interop_api", "name: OrtInteropApi", "found 'OrtInteropApi'"),
         ("config_keys.yaml", "name: session_options_", "name: kOrtSessionOptions_", "found 'kOrtSession"),
+        (
+            "config_keys.yaml",
+            'saved.", effect: "Honoured."}',
+            'saved."}',
+            "session_config has session.save_model_format: expected its effect",
+        ),
         ("languages/c.yaml", "node_partition_config_file:", "node_partition_file:", "expected a key of"),
         ("languages/c.yaml", "thread_worker_fn:", "thread_work_fn:", "did you mean 'thread_worker_fn'?"),
         (

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from ortrain import Trainer
+from ortrain.errors import InvalidArgumentError
 
 RNG = np.random.default_rng(7)
 X = RNG.normal(size=(40, 5)).astype(np.float32)
@@ -168,3 +169,21 @@ def test_the_summary_counts_what_trains():
         "0.2 KiB are kept while training: parameters 0.1 KiB, gradients 0.1 KiB, state of the optimizer 0.1 KiB; intermediate "
         "values of a step need further memory",
     ]
+
+
+def test_entries_of_the_session_are_checked():
+    with pytest.warns(
+        UserWarning, match=r"config: session\.disable_prepacking: ortrain accepts this entry of onnx"
+    ):
+        trainer = Trainer(
+            linear(), "mse", config={"session.disable_prepacking": "1", "ortrain.lazy_rows": "1"}
+        )
+    assert trainer.settings["config"] == {"ortrain.lazy_rows": "1"}
+    with pytest.raises(
+        ValueError, match=r"config: unknown session config entry 'check_finite' \(did you mean 'ortrain"
+    ):
+        Trainer(linear(), "mse", config={"check_finite": "1"})
+    with pytest.raises(
+        InvalidArgumentError, match=r"ortrain\.lazy_rows: expected one of '0', '1', found 'yes'"
+    ):
+        Trainer(linear(), "mse", config={"ortrain.lazy_rows": "yes"})

@@ -108,18 +108,25 @@ class Language(Base):
     truth = {"true": "True", "false": "False", "none": "None"}  # noqa: RUF012
 
     def files(self) -> Iterable[File]:
-        """Return the extension with its stubs, the classes and the enumerations."""
+        """Return the extension with its stubs, the classes, the enumerations and the keys of configurations."""
         yield File("python/module.cpp.j2", "bindings/python/src/generated/module.cpp")
         yield File("python/module.pyi.j2", f"{PACKAGE}/_ortrain.pyi")
         for folder in (CLASSES, ENUMS, LEGACY):
             yield File("python/init.py.j2", f"{folder}/__init__.py")
         yield File("python/enums.py.j2", f"{ENUMS}/enums.py")
+        yield File("python/session_config.py.j2", f"{ENUMS}/session_config.py")
         yield File("python/training_parameters.py.j2", f"{LEGACY}/training_parameters.py")
         for cls in self.classes:
             if cls.has("by_hand"):
                 continue
             yield File("python/class.py.j2", f"{CLASSES}/{snake(cls.own)}.py", {"cls": cls})
         yield File("python/commands.py.j2", "tests/scenarios/generated/python/commands.py")
+
+    def session_keys(self, effect: bool) -> list[str]:
+        """Return the keys of a session's configuration that have an effect or that have none; no prefixes of keys."""
+        keys = {key["key"]: "effect" in key for key in self.spec.config_keys if key["of"] == "session"}
+        keys |= {entry["key"]: True for entry in self.spec.session_config if entry["kind"] != "pass"}
+        return sorted(key for key, honoured in keys.items() if honoured is effect)
 
     parameter_types = {  # noqa: RUF012
         "bool": "bool",

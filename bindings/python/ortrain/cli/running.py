@@ -12,6 +12,7 @@ import click
 import numpy as np
 
 from ortrain import _ortrain
+from ortrain._support.session_config import used_entries, without_effect
 from ortrain.api import CheckpointState
 from ortrain.cli import language_models, preparing, results
 from ortrain.cli.datasets import ENDINGS, KINDS, load
@@ -19,6 +20,7 @@ from ortrain.cli.language_options import LanguageOptions
 from ortrain.cli.wanted import Choice, Wanted
 from ortrain.errors import OrtrainError
 from ortrain.inference_session import InferenceSession
+from ortrain.options import SessionOptions
 from ortrain.trainer import Trainer, mezo
 from ortrain.trainer.metrics import METRIC_NAMES
 from ortrain.trainer.weighting import WEIGHTS
@@ -40,7 +42,16 @@ def _entries(context: click.Context, parameter: click.Parameter, values: tuple[s
         if not key or not separator:
             raise click.BadParameter(f"expected KEY=VALUE, found {text}")
         entries[key] = value
-    return entries
+    options = SessionOptions()
+    try:
+        used, ignored = used_entries(entries)
+        for key, value in used.items():
+            options.add_session_config_entry(key, value)  # checks the key and the value
+    except (ValueError, OrtrainError) as error:
+        raise click.BadParameter(str(error)) from error
+    if ignored:
+        click.echo(f"ortrain: --config: {without_effect(ignored)}", err=True)
+    return used
 
 
 config_option = click.option(
@@ -48,7 +59,7 @@ config_option = click.option(
     multiple=True,
     callback=_entries,
     metavar="KEY=VALUE",
-    help="configuration entry of the session; may be repeated",
+    help="configuration entry of the session, such as ortrain.check_finite=1; may be repeated",
 )
 
 

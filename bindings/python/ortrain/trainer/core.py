@@ -27,7 +27,7 @@ from ortrain.trainer.feature_store import FeatureCache
 from ortrain.trainer.metrics import Metric, metric_of
 from ortrain.trainer.mezo import MeZO, check_mezo, mezo_of
 from ortrain.trainer.notebook import progress
-from ortrain.trainer.opening import store_accounting
+from ortrain.trainer.opening import session_config, store_accounting
 from ortrain.trainer.prediction import predict
 from ortrain.trainer.private import Privacy, check_monitors, check_settings, compares_rows
 from ortrain.trainer.quantized import RANGE, fold_quantization
@@ -92,13 +92,6 @@ def _check_private(
         rehearsal=rehearsal is not None,
         sample_weight=weighted,
     )
-
-
-def _with_precision(precision: str, config: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """Return the configuration of a session with a precision."""
-    if precision not in ("fp32", "bf16"):
-        raise ValueError(f"precision: expected fp32 or bf16, found {precision!r}")
-    return {"ortrain.mixed_precision": "bf16", **(config or {})} if precision == "bf16" else config
 
 
 class Trainer(Caching):
@@ -173,7 +166,8 @@ class Trainer(Caching):
     threads : int, default 0
         Threads of a step; 0 for one per processor.
     config : mapping of str to str, optional
-        Configuration entries of the session.
+        Configuration entries of the session. An unknown key is an error; keys of onnxruntime that have no effect here are
+        ignored with a warning.
     feature_cache : FeatureCache or bool, default True
         Whether `fit` computes the frozen body of a model once for each sample and keeps its features: in memory, or as a
         `FeatureCache` says. It does so for data with rows and several epochs, if most layers are frozen and the results have
@@ -272,7 +266,7 @@ class Trainer(Caching):
         privacy: Privacy | bool | None = None,
     ) -> None:
         _check(learning_rate, accumulate, seed, schedule, warmup)
-        config = _with_precision(precision, config)
+        config = session_config(precision, config)
         # invalid metrics are rejected before artifacts are made
         checked_metrics = [metric_of(metric) for metric in metrics]
         self._augmentation = augmentation_of(augment)

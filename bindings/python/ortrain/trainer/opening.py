@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ortrain import _ortrain
+from ortrain._support.session_config import used_entries, without_effect
 from ortrain.api import CheckpointState, Module, Optimizer
 from ortrain.options import SessionOptions
 from ortrain.trainer.accountant import Accountant
@@ -105,6 +107,28 @@ def _check_base(folder: Path, state: CheckpointState) -> None:
             f"the adapters of the checkpoint are of another base than the artifacts in {folder}: expected the digest "
             f"{mine.get('base')} of {mine.get('model')}, found {theirs.get('base')} of {theirs.get('model')}"
         )
+
+
+def session_config(precision: str, config: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the entries of a session with a precision; warn of entries that have no effect.
+
+    Raises
+    ------
+    ValueError
+        If the precision, the key of an entry or the value of an entry is unknown.
+    """
+    if precision not in ("fp32", "bf16"):
+        raise ValueError(f"precision: expected fp32 or bf16, found {precision!r}")
+    try:
+        used, ignored = used_entries(config or {})
+    except ValueError as error:
+        raise ValueError(f"config: {error}") from error
+    options = SessionOptions()
+    for key, value in used.items():
+        options.add_session_config_entry(key, value)  # checks the key and the value
+    if ignored:
+        warnings.warn(f"config: {without_effect(ignored)}", stacklevel=3)
+    return {"ortrain.mixed_precision": "bf16", **used} if precision == "bf16" else used
 
 
 def options_of(threads: int, config: Mapping[str, str], runs: int) -> SessionOptions:
