@@ -713,7 +713,7 @@ def test_a_checkpoint_of_another_model_is_rejected(tmp_path: Path) -> None:
     onnxblock.save_checkpoint(block.parameters(), tmp_path / "checkpoint")
     with pytest.raises(ValueError, match=r"fc\.weight.*\[4, 3\].*\[4, 2\]"):
         onnxblock.load_checkpoint_to_model(tmp_path / "checkpoint", linear_model(outputs=2))
-    with pytest.raises(ValueError, match="none of the 1 parameters"):
+    with pytest.raises(ValueError, match="none of the 1 parameter"):
         onnxblock.load_checkpoint_to_model(tmp_path / "checkpoint", identity_model([3]))
     with pytest.raises(TypeError, match="parameters"):
         onnxblock.save_checkpoint(None, tmp_path / "checkpoint")  # type: ignore[arg-type]

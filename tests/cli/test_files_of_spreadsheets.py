@@ -93,7 +93,7 @@ def test_a_table_without_a_header_is_preprocessed_too(run, expected, tmp_path, m
             "a,b,y\n1;2,x,0\n3;4,y,1\n",
             "a: 2 categories: 1;2, 3;4",
         ),  # semicolons in cells of a table with commas
-        ("a;b;y\n1,5;Meier, Anna;0\n2,5;Meier, Anna;1\n", "b: 1 categories: Meier, Anna"),
+        ("a;b;y\n1,5;Meier, Anna;0\n2,5;Meier, Anna;1\n", "b: 1 category: Meier, Anna"),
         ("a;b;y\n1.000,5;1.5;0\n2;2,5;1\n", "a: number"),  # b has both forms, and stays text
     ],
 )

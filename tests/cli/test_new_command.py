@@ -91,7 +91,7 @@ def test_pictures_and_numbers(table, tmp_path, run):
     assert sizes_of(tmp_path / "m.onnx") == ("image", [3, 24, 24], [2])
     np.savetxt(tmp_path / "n.csv", ROWS, delimiter=",", header="a,b,c,price", comments="")
     said = run("new", "mlp", "--data", tmp_path / "n.csv", *out).out
-    assert "mlp for 3 numbers a row, 1 numbers to predict" in said
+    assert "mlp for 3 numbers a row, 1 number to predict" in said
     assert "--loss mse" in said
     assert sizes_of(tmp_path / "m.onnx") == ("features", [3], [1])
 

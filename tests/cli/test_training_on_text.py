@@ -179,7 +179,7 @@ def test_inputs_of_other_names_are_named_once(model, run, tmp_path):
     names = ("--tokens", "in_0", "--mask", "in_1")
     said = run(*train, *names, status=1).err
     assert (
-        "as the output out_0 of a language model, found 1 dimensions; --logits out_1 chooses an output with three dimensions"
+        "as the output out_0 of a language model, found 1 dimension; --logits out_1 chooses an output with three dimensions"
         in said
     )
     run(*train, *names, "--logits", "out_1", "--epochs", "10")

@@ -86,7 +86,7 @@ def test_a_template_that_rewrites_earlier_answers_is_told(folder):
     rows = made(folder, [{"messages": [{"role": role, "content": content} for role, content in turns]}])
     assert list(learned(rows, folder).values()) == [f"so: d{END}"]
     assert rows.missed == 1
-    assert any("1 earlier answers in chats do not count" in sentence for sentence in rows.shown())
+    assert any("1 earlier answer in chats does not count" in sentence for sentence in rows.shown())
 
 
 def test_packed_rows_hold_several_examples(folder):
@@ -125,7 +125,7 @@ def test_what_is_cut_is_counted(folder):
     assert rows.lost > 0
     said = " ".join(rows.shown())
     assert f"lose {rows.lost} tokens" in said
-    assert "1 examples are left out" in said
+    assert "1 example is left out" in said
 
 
 BAD = {

@@ -80,7 +80,7 @@ def test_gradients_that_wait_cannot_be_saved(checkpoint, tmp_path):
 
     trainer = Trainer(checkpoint.parent, accumulate=3)
     save = LambdaCallback(on_train_batch_end=lambda batch, logs: trainer.save(tmp_path / "x"))
-    with pytest.raises(ValueError, match="found those of 1 batches"):
+    with pytest.raises(ValueError, match="found those of 1 batch"):
         trainer.fit(small.rows(), 1, callbacks=[save], verbose=False)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain._files.writing import write_file
+from ortrain._support.counts import counted
 from ortrain.models import mlp
 from ortrain.trainer import Callback, EarlyStopping, Trainer
 from ortrain.trainer.creation import make_artifacts
@@ -114,7 +115,7 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
             return X
         if math.prod(sizes) != X.shape[1]:
             raise ValueError(
-                f"model: its input has rows of shape {list(shape)}, found X with {X.shape[1]} features"
+                f"model: its input has rows of shape {list(shape)}, found X with {counted(X.shape[1], 'feature')}"
             )
         return X.reshape(-1, *sizes)
 
@@ -353,7 +354,7 @@ class ONNXClassifier(ClassifierMixin, _ONNXEstimator):  # type: ignore[misc]
         if shape != (1, len(classes)):
             del self.trainer_
             raise ValueError(
-                f"model: expected scores of shape [batch, {len(classes)}] for {len(classes)} classes, "
+                f"model: expected scores of shape [batch, {len(classes)}] for {counted(len(classes), 'class')}, "
                 f"found {list(shape)} for one row"
             )
 

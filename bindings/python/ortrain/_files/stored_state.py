@@ -15,6 +15,7 @@ from typing import Any
 from ortrain import _ortrain
 from ortrain._files.reading import explained, open_file
 from ortrain._files.writing import write_files
+from ortrain._support.counts import counted
 
 _TENSORS, _PROPERTIES = "_tensors.pbseq", "_properties.pbseq"
 _VERSION = 2
@@ -112,7 +113,7 @@ def _read_tensors(path: Path) -> Iterator[Any]:
         length, at = _varint(data, at, path)
         if length > len(data) - at:
             raise ValueError(
-                f"{path}: expected {length} bytes of tensor {number} of {count}, found {len(data) - at}"
+                f"{path}: expected {counted(length, 'byte')} of tensor {number} of {count}, found {len(data) - at}"
             )
         tensor = onnx.TensorProto()
         try:
@@ -131,7 +132,7 @@ def _read_tensors(path: Path) -> Iterator[Any]:
         yield tensor
     if at != len(data):
         raise ValueError(
-            f"{path}: expected the end of the file after {count} tensors, found {len(data) - at} bytes"
+            f"{path}: expected the end of the file after {counted(count, 'tensor')}, found {counted(len(data) - at, 'byte')}"
         )
 
 

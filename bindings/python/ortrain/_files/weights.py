@@ -20,6 +20,7 @@ import onnx.external_data_helper
 
 from ortrain._files.models import is_ort_format, load_model, naming_the_model
 from ortrain._files.writing import replaced_file, write_file
+from ortrain._support.counts import counted
 from ortrain._support.values import StrPath
 from ortrain.errors import InvalidModelError
 
@@ -113,7 +114,7 @@ def _read(tensor: onnx.TensorProto, kind: np.dtype[Any], first: int, count: int)
     found: npt.NDArray[Any] = np.fromfile(path, kind, count, offset=begin + first * kind.itemsize)
     if found.size != count:
         raise InvalidModelError(
-            f"the initializer {tensor.name!r} should have {math.prod(tensor.dims)} elements in {path}, "
+            f"the initializer {tensor.name!r} should have {counted(math.prod(tensor.dims), 'element')} in {path}, "
             f"found {first + found.size}"
         )
     return found

@@ -22,6 +22,7 @@ from onnx import numpy_helper
 from ortrain import _graph
 from ortrain._files.models import write_model
 from ortrain._frameworks.record import FrameworkExport
+from ortrain._support.counts import agreeing, counted
 
 Array = npt.NDArray[Any]
 
@@ -56,7 +57,8 @@ class ExportReport:
     def __str__(self) -> str:
         lines = [f"exported by {self.exporter}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}"]
         lines.append(
-            f"{len(self.trained)} weights are trained, {len(self.frozen)} are frozen; {len(self.buffers)} statistics"
+            f"{counted(len(self.trained), 'weight')} {agreeing(len(self.trained), 'is', 'are')} trained, {len(self.frozen)} "
+            f"{agreeing(len(self.frozen), 'is', 'are')} frozen; {counted(len(self.buffers), 'statistic')}"
         )
         lines += [f"unused  {name}: the outputs do not depend on it" for name in self.unused]
         if self.path is not None:

@@ -6,6 +6,7 @@ import contextlib
 from typing import Protocol
 
 from ortrain import _ortrain
+from ortrain._support.counts import counted
 from ortrain.errors import InvalidArgumentError
 
 
@@ -42,4 +43,4 @@ def describe_settings(group: _Group) -> str:
     for name in ("learning_rate", "weight_decay", "alpha", "beta", "epsilon"):
         with contextlib.suppress(InvalidArgumentError):  # SGD has only the first
             settings.append(f"{name}={getattr(group, name):.6g}")
-    return f"ParameterGroup({group.name!r}, {len(group.parameters)} parameters, {', '.join(settings)})"
+    return f"ParameterGroup({group.name!r}, {counted(len(group.parameters), 'parameter')}, {', '.join(settings)})"

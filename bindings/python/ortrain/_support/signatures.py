@@ -11,6 +11,7 @@ import numpy as np
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
 from ortrain._support.checks import invalid
+from ortrain._support.counts import counted
 from ortrain._support.values import PLAIN, map_value, to_array
 from ortrain.errors import InvalidArgumentError
 
@@ -52,7 +53,9 @@ class StepSignature:
     def take(self, values: Sequence[Any]) -> list[OrtValue]:
         """Return the inputs of a step as tensors, over the caller's memory if possible."""
         if len(values) != len(self.names):
-            raise invalid(f"expected {len(self.names)} inputs ({', '.join(self.names)}), found {len(values)}")
+            raise invalid(
+                f"expected {counted(len(self.names), 'input')} ({', '.join(self.names)}), found {len(values)}"
+            )
         return [self.take_one(i, value) for i, value in enumerate(values)]
 
     def take_one(self, i: int, value: Any) -> OrtValue:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from ortrain import onnxblock
+from ortrain._support.counts import counted
 from ortrain.onnxblock.loss import LOSSES, SumOfLosses
 from ortrain.onnxblock.optim import BLOCKS
 
@@ -196,7 +197,7 @@ def expect_fitting(loss: LossType, given: Sequence[str], types: Mapping[str, int
     ):
         return
     names = next(name for name, member in LOSS_NAMES.items() if member == loss.name)
-    expected = "a prediction" if outputs == 1 else f"{outputs} outputs of the model"
+    expected = "a prediction" if outputs == 1 else f"{counted(outputs, 'output')} of the model"
     target = "class indices" if loss is LossType.CrossEntropyLoss else "the target"
     raise ValueError(
         f"{loss.name} takes {expected}{f' and, as a last value, {target}' if has_target else ''}, but it would "

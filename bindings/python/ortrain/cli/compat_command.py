@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from ortrain import _ortrain
+from ortrain._support.counts import counted
 from ortrain.cli import app
 
 _TRAINS = {
@@ -107,7 +108,9 @@ def command(model: Path, json_output: bool) -> int:
         ]
         click.echo(app.table(rows))
         click.echo(
-            f"the model cannot be trained: {reason}" if reason else f"the model trains: {trained} parameters"
+            f"the model cannot be trained: {reason}"
+            if reason
+            else f"the model trains: {counted(trained, 'parameter')}"
         )
     return app.NO if reason else app.OK
 

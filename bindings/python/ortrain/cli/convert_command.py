@@ -13,6 +13,7 @@ from ortrain._files import models as model_files
 from ortrain._files import stored_state
 from ortrain._files.reading import check_file, explained, read_npz
 from ortrain._files.writing import make_folder, replaced_file, write_file
+from ortrain._support.counts import counted
 from ortrain.api import CheckpointState
 from ortrain.cli import app, checkpoints
 from ortrain.errors import OrtrainError
@@ -71,7 +72,7 @@ def command(source: Path, result: Path, like: Path | None, as_folder: bool, json
     if json_output:
         app.print_json({"file": result, "parameters": names})
     else:
-        click.echo(f"wrote {result}, {len(names)} parameters")
+        click.echo(f"wrote {result}, {counted(len(names), 'parameter')}")
 
 
 def _convert_model(source: Path, result: Path, like: Path | None, as_folder: bool) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ortrain._support.counts import counted
 from ortrain.cli import app, serving
 from ortrain.dashboard import Server
 
@@ -42,7 +43,7 @@ def command(folder: Path, port: int | None, browser: bool, json_output: bool) ->
         if json_output:
             app.print_json({"url": server.url, "port": server.server_port, "folder": folder, "runs": count})
         else:
-            click.echo(f"{count} run{'' if count == 1 else 's'} in {folder}\n{server.url} (Ctrl-C ends it)")
+            click.echo(f"{counted(count, 'run')} in {folder}\n{server.url} (Ctrl-C ends it)")
 
     serving.serve(server, announce, browser)
     return app.OK

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from ortrain._support.counts import counted
 from ortrain.cli import fitting, preparing
 from ortrain.cli.datasets import ENDINGS, class_folders, images_in
 from ortrain.cli.tables import read_table
@@ -70,12 +71,14 @@ def describe_data(path: Path, target: str | None = None) -> dict[str, Any]:
 
 def lines_of(found: dict[str, Any]) -> list[str]:
     """Return the description as lines of text."""
-    lines = [f"{found['data']}: {found['rows']} rows of {found['kind']}"]
+    lines = [f"{found['data']}: {counted(found['rows'], 'row')} of {found['kind']}"]
     lines += [f"  {name}: {shown}" for name, shown in found.get("columns", {}).items()]
     lines += [f"  {name}: left out, {why}" for name, why in found.get("left_out", {}).items()]
     if "target" in found:
         missing = found["without_target"]
-        lines.append(f"target {found['target']}{f', missing in {missing} rows' if missing else ''}")
+        lines.append(
+            f"target {found['target']}{', missing in ' + counted(missing, 'row') if missing else ''}"
+        )
     if "classes" in found:
         lines.append("classes " + ", ".join(f"{name} ({count})" for name, count in found["classes"].items()))
     if found["note"]:

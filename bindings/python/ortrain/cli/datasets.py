@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain._files.reading import check_file, explained, open_file, read_npy, read_npz
+from ortrain._support.counts import counted
 from ortrain.cli import preparing
 from ortrain.cli.tables import Table, check_values, package, read_table
 from ortrain.cli.wanted import Wanted
@@ -231,7 +232,8 @@ def _columns_of_numbers(table: Table, wanted: Wanted, target: str | None, path: 
     values = [_numbers(table.columns[name], name, path).astype(np.float64) for name in used]
     if size is not None and len(used) != size:
         raise ValueError(
-            f"--data: input {feature} takes {size} numbers per row; {path} has {len(names)} columns, with the target"
+            f"--data: input {feature} takes {counted(size, 'number')} per row; {path} has {counted(len(names), 'column')}, "
+            "with the target"
         )
     matrix = np.stack(values, axis=1)
     found = {feature: matrix.reshape(-1, *shape) if shape is not None else matrix}

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain._files.writing import make_folder, replaced_file, write_file
+from ortrain._support.counts import counted
 from ortrain.cli import app, results
 from ortrain.trainer import JSONLogger, ModelCheckpoint, ProgbarLogger, Trainer, plot
 
@@ -55,7 +56,9 @@ def command(out: Path, epochs: int, seed: int, json_output: bool) -> None:
     for artifact in (_DATA / "artifacts").iterdir():
         write_file(folder / artifact.name, "artifact", artifact.read_bytes())
     if not json_output:
-        click.echo(f"{len(train[0])} digits to train on, {len(test[0])} held out; images of 8x8 pixels")
+        click.echo(
+            f"{counted(len(train[0]), 'digit')} to train on, {len(test[0])} held out; images of 8x8 pixels"
+        )
     # One thread: the steps of such a small network are too short to divide among threads.
     trainer = Trainer(
         folder, learning_rate=3e-3, schedule="linear", metrics=["accuracy"], seed=seed, threads=1

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain._files.reading import check_file, explained, open_file, read_npy, read_npz
+from ortrain._support.counts import counted
 from ortrain.cli import preparing
 from ortrain.cli.datasets import class_folders, images_in
 from ortrain.cli.tables import package, read_table
@@ -71,8 +72,13 @@ class Found:
 
     def shown(self) -> str:
         """Return what the data have, as in ``4 numbers a row, 3 classes``."""
-        row = f"{self.row[0]} numbers a row" if len(self.row) == 1 else f"rows of shape {list(self.row)}"
-        return f"{row}, {self.outputs} {'classes' if self.classes else 'numbers to predict'}"
+        row = (
+            f"{counted(self.row[0], 'number')} a row"
+            if len(self.row) == 1
+            else f"rows of shape {list(self.row)}"
+        )
+        wanted = counted(self.outputs, "class" if self.classes else "number")
+        return f"{row}, {wanted}" if self.classes else f"{row}, {wanted} to predict"
 
 
 def look_at(
@@ -148,7 +154,7 @@ def look_at(
     if len(targets) > 1 and len(np.unique(targets)) == 1:
         raise ValueError(
             f"--data: expected different values in the column {column} of {path}, which is the target, found "
-            f"{str(targets[0])!r:.60} in all {len(targets)} rows; --target names another column"
+            f"{str(targets[0])!r:.60} in all {counted(len(targets), 'row')}; --target names another column"
         )
     if tokenizer is not None:
         return _of_text(features, targets, task, tokenizer, path)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ortrain._support.counts import counted
 from ortrain.cli import app, checkpoints, data_description
 
 
@@ -56,7 +57,7 @@ def command(file: Path, target: str | None, json_output: bool) -> None:
     if "memory" in found:
         parts = ", ".join(f"{name.replace('_', ' ')} {size:,}" for name, size in found["memory"].items())
         total = sum(found["memory"].values())
-        click.echo(f"memory between steps {total:,} bytes: {parts}; a step adds activations")
+        click.echo(f"memory between steps {counted(total, 'byte', ',')}: {parts}; a step adds activations")
 
 
 def _print_model(model: dict[str, Any]) -> None:
@@ -70,7 +71,8 @@ def _print_model(model: dict[str, Any]) -> None:
     click.echo(app.table(rows))
     click.echo("operators " + ", ".join(f"{name} {count}" for name, count in model["operators"].items()))
     click.echo(
-        f"initializers {model['initializers']}, {model['elements']:,} elements, {model['bytes']:,} bytes"
+        f"initializers {model['initializers']}, {counted(model['elements'], 'element', ',')}, "
+        f"{counted(model['bytes'], 'byte', ',')}"
     )
 
 
@@ -88,8 +90,9 @@ def _print_checkpoint(checkpoint: dict[str, Any]) -> None:
     ]
     click.echo(app.table(rows))
     click.echo(
-        f"{checkpoint['elements']:,} elements, {checkpoint['trained_elements']:,} trained, {checkpoint['bytes']:,} bytes, "
-        f"{checkpoint['optimizer_steps']} optimizer steps"
+        f"{counted(checkpoint['elements'], 'element', ',')}, {checkpoint['trained_elements']:,} trained, "
+        f"{counted(checkpoint['bytes'], 'byte', ',')}, "
+        f"{counted(checkpoint['optimizer_steps'], 'optimizer step')}"
     )
     for name, value in checkpoint["properties"].items():
         click.echo(f"property {name} = {value}")

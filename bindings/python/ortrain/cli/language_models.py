@@ -13,6 +13,7 @@ import click
 
 from ortrain import _ortrain, text
 from ortrain._files.writing import write_file
+from ortrain._support.counts import counted
 from ortrain.cli.language_options import LanguageOptions
 from ortrain.preprocessing.text import FILE
 from ortrain.text.inputs import shape_of
@@ -155,7 +156,7 @@ def artifacts_of(
     what = (
         "all weights"
         if adapter == "none"
-        else f"adapters ({adapter}, rank {rank}) beside {len(report.adapters.layers)} layers"
+        else f"adapters ({adapter}, rank {rank}) beside {counted(len(report.adapters.layers), 'layer')}"
     )
     bits = f" with weights of {options.bits} bits" if options.bits else ""
     click.echo(f"ortrain: made {folder} of {model}{bits}, in which the command trains {what}", err=True)
@@ -196,7 +197,8 @@ def _make(model: Path, folder: Path, settings: dict[str, Any], seed: int, rows: 
         except ValueError as error:
             made = make(None)
             click.echo(
-                f"ortrain: a step takes batches of {rows} rows, as the model was exported: {error}", err=True
+                f"ortrain: a step takes batches of {counted(rows, 'row')}, as the model was exported: {error}",
+                err=True,
             )
             settings["batch"] = rows
             return made
@@ -240,7 +242,7 @@ def _check_language_model(
         advice = f"; --logits {others[0]} chooses an output with three dimensions" if others else ""
         raise ValueError(
             f"{model}: expected scores [batch, tokens, vocabulary] as the output {logits} of a language model, found "
-            f"{'an unknown number of' if shape is None else len(shape)} dimensions{advice}"
+            f"{'an unknown number of dimensions' if shape is None else counted(len(shape), 'dimension')}{advice}"
         )
     return names, shape_of(names, forms)[0], shape[2] if isinstance(shape[2], int) else None
 
@@ -383,7 +385,9 @@ def rows_of(
     names = input_names(trainer, options)
     length = shape_of(names, trainer.inputs.forms)[1]
     if length is not None and options.length not in (None, length):
-        raise ValueError(f"--length: the model takes rows of {length} tokens, found {options.length}")
+        raise ValueError(
+            f"--length: the model takes rows of {counted(length, 'token')}, found {options.length}"
+        )
     labels = trainer.inputs.names[-1]
     packed = options.pack or known.get("packed", False)
     loss_on = options.loss_on or known.get("loss_on", "completions")
@@ -428,6 +432,7 @@ def _check_vocabulary(folder: Path, largest: int, tokenizer: text.Tokenizer) -> 
     if size is not None and largest >= size:
         shown = tokenizer.decode([int(largest)], special=True)
         raise ValueError(
-            f"--tokenizer: token {largest} ({shown!r}) of {tokenizer.path} is not one of the {size} tokens of the model; "
+            f"--tokenizer: token {largest} ({shown!r}) of {tokenizer.path} is not one of the {counted(size, 'token')} of "
+            "the model; "
             "expected the tokenizer of this model"
         )

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ortrain._files.writing import copy_file, make_folder, replaced_file
+from ortrain._support.counts import counted
 from ortrain.cli import app
 
 KINDS = "NPY, NPZ, CSV or JSON lines file, or for a folder of images a new folder, in which they are sorted by class"
@@ -95,7 +96,7 @@ class Predictions:
     def _only(self, path: Path) -> Any:
         if len(self.outputs) > 1:
             raise ValueError(
-                f"--out: expected an NPZ or JSON lines file for {len(self.outputs)} outputs, found {path}"
+                f"--out: expected an NPZ or JSON lines file for {counted(len(self.outputs), 'output')}, found {path}"
             )
         return self.first
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain._files.writing import copy_file
+from ortrain._support.counts import counted
 from ortrain.cli.tables import Table, check_values
 from ortrain.cli.wanted import Wanted
 from ortrain.preprocessing import tables, text
@@ -46,7 +47,7 @@ def with_target(table: Table, column: str | None, remarks: list[str], path: Path
         return table
     left = len(cells) - len(known)
     remarks.append(
-        f"{path}: {left} row{'s' * (left > 1)} without a value in {column}, which is the target, "
+        f"{path}: {counted(left, 'row')} without a value in {column}, which is the target, "
         f"{'are' if left > 1 else 'is'} left out"
     )
     return replace(
@@ -134,7 +135,8 @@ def _rows(table: Table, plan: tables.TablePreprocessing, wanted: Wanted, path: P
     shape = wanted.row_shape(feature)
     if shape is not None and int(np.prod(shape)) != plan.width:
         raise ValueError(
-            f"--data: input {feature} takes {int(np.prod(shape))} numbers per row; the columns of {path} become {plan.width}: "
+            f"--data: input {feature} takes {counted(int(np.prod(shape)), 'number')} per row; the columns of {path} become "
+            f"{plan.width}: "
             f"{plan.shown()}; `ortrain new` makes a network for them, and --no-preprocess takes numbers as they are"
         )
     matrix = plan.encoded(table.columns, f"--data: {path}")
@@ -233,7 +235,7 @@ def _text(table: Table, wanted: Wanted, column: str | None, path: Path) -> dict[
             copy_file(choice.tokenizer, choice.folder / text.FILE, "tokenizer")
         wanted.preprocessing = plan.as_json()
         wanted.columns = Columns((name,), column)
-        wanted.remarks.append(f"the text is the column {name}, {length} tokens per row")
+        wanted.remarks.append(f"the text is the column {name}, {counted(length, 'token')} per row")
     else:
         plan = text.TextPreprocessing.of_json(stored)
         assert wanted.folder is not None

@@ -10,6 +10,7 @@ import click
 from ortrain import profiling
 from ortrain._files.reading import read_npz
 from ortrain._files.writing import write_file
+from ortrain._support.counts import counted
 from ortrain.cli import app, running
 
 
@@ -72,7 +73,7 @@ def command(
         shown = [vars(row) for row in (rows[:limit] if limit else rows)]
         app.print_json({"milliseconds": total, "rows": shown})
         return
-    click.echo(f"{folder}: mean of {steps} steps, batch {batch}")
+    click.echo(f"{folder}: mean of {counted(steps, 'step')}, batch {batch}")
     click.echo(profiling.table(rows, total, limit))
     click.echo(profiling.memory_line(recorded))
     if trace is not None:

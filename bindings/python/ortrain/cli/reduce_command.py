@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from ortrain._files.writing import write_file
+from ortrain._support.counts import counted
 from ortrain.cli import app, model_contents, running
 
 PARTS = ("adapters", "artifacts", "custom_operators", "graphs", "legacy", "metrics", "sparse")
@@ -91,7 +92,9 @@ def command(
             {"settings": settings, "operators": operators, "parts": kept, "library": library, "size": size}
         )
         return
-    click.echo(f"wrote {settings}: {len(operators)} operators, parts kept: {', '.join(kept) or 'none'}")
+    click.echo(
+        f"wrote {settings}: {counted(len(operators), 'operator')}, parts kept: {', '.join(kept) or 'none'}"
+    )
     if library is not None:
         click.echo(f"wrote {library}: {(size or 0) / 1e6:.2f} MB")
     else:

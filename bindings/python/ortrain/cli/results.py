@@ -14,6 +14,7 @@ import click
 
 from ortrain import _ortrain
 from ortrain._files.writing import copy_file, link_file, make_folder
+from ortrain._support.counts import counted
 from ortrain.trainer import ModelCheckpoint, Trainer
 from ortrain.trainer.callbacks import Logs
 
@@ -49,7 +50,7 @@ def origin_of(path: Path, trainer: Trainer) -> str:
     if saved is None:
         steps = _ortrain.checkpoint_get_optimizer_step_count(trainer.state._handle)
         if steps:
-            return f"{steps} optimizer step{'s' * (steps > 1)}"
+            return counted(steps, "optimizer step")
         return "not trained" if path.name == INITIAL else "it has no record of its training"
     history = saved["history"]
     shown = [f"epoch {saved['epoch']}"]

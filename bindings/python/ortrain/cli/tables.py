@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ortrain._files.reading import explained, open_file, parse_json, read_lines
+from ortrain._support.counts import counted
 from ortrain.errors import InvalidArgumentError
 from ortrain.preprocessing.cells import is_missing
 
@@ -100,12 +101,12 @@ def check_values(values: Any, name: str, path: Path) -> None:
         if isinstance(value, str) and len(value) > _MOST_CHARACTERS:
             raise InvalidArgumentError(
                 f"{_DATA}: {path}, column {name}, row {row}: expected a number or a name of at most {_MOST_CHARACTERS} "
-                f"characters, found {len(value)} characters: {value[:_SHOWN]}..."
+                f"characters, found {counted(len(value), 'character')}: {value[:_SHOWN]}..."
             )
         if isinstance(value, int) and value.bit_length() > _MOST_BITS:
             raise InvalidArgumentError(
                 f"{_DATA}: {path}, column {name}, row {row}: expected a number of at most 308 digits, found one of "
-                f"{len(str(value))} digits"
+                f"{counted(len(str(value)), 'digit')}"
             )
 
 
@@ -149,7 +150,7 @@ def _rows_of_cells(path: Path, separator: str) -> list[list[str]]:
         for row in csv.reader(_lines(path, at), delimiter=separator):
             if row and rows and len(row) != len(rows[0]):
                 raise InvalidArgumentError(
-                    f"{_DATA}: {path} line {at[0]}: expected {len(rows[0])} values, found {len(row)}"
+                    f"{_DATA}: {path} line {at[0]}: expected {counted(len(rows[0]), 'value')}, found {len(row)}"
                 )
             if row:
                 rows.append(row)

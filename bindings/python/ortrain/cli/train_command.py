@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from ortrain._files.writing import write_file
+from ortrain._support.counts import counted
 from ortrain.cli import app, fitting, language_models, results, running
 from ortrain.cli.artifacts_command import LOSSES, OPTIMIZERS
 from ortrain.cli.language_options import LanguageOptions, language_options
@@ -462,7 +463,7 @@ def _is_finished(resume: Path, trainer: Trainer, folder: Path, json_output: bool
         found = {"checkpoint": resume, "epochs": done, "steps": trainer.saved_run["step"], "finished": True}
         app.print_json({**found, "history": trainer.saved_run["history"]})
     click.echo(
-        f"ortrain: the run of {resume} is finished: it has {done} epoch{'s' * (done != 1)}, nothing was changed\n"
+        f"ortrain: the run of {resume} is finished: it has {counted(done, 'epoch')}, nothing was changed\n"
         f"hint: --epochs {done + 5} with --resume makes it longer, `ortrain train {folder}` without --resume begins another run "
         "with its parameters",
         err=True,
@@ -532,7 +533,9 @@ def _report(
         click.echo(f"best  {best}: as before training, {value}; no epoch was better")
     elif checkpoints.best_epoch is not None:
         click.echo(f"best  {best}: epoch {checkpoints.best_epoch}, {value}")
-    click.echo(f"last  {last}: epoch {trainer.epoch}, {trainer.step} steps; run {name}, logs in {run}")
+    click.echo(
+        f"last  {last}: epoch {trainer.epoch}, {counted(trainer.step, 'step')}; run {name}, logs in {run}"
+    )
     spent = privacy.shown(trainer)
     if spent is not None:
         click.echo(spent)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
 from ortrain._support.checks import invalid
+from ortrain._support.counts import counted
 from ortrain.api.generated.run_options import RunOptions
 from ortrain.distributed.communicator import Communicator
 from ortrain.errors import OrtrainError
@@ -135,7 +136,8 @@ class HorizontalTraining(SharedTraining):
         if found.count(found[0]) < len(found):
             first = self.world.rank - self._place
             each = ", ".join(
-                f"{other!r} ({n} elements) on rank {first + r}" for r, (other, n) in enumerate(found)
+                f"{other!r} ({counted(n, 'element')}) on rank {first + r}"
+                for r, (other, n) in enumerate(found)
             )
             raise OrtrainError(
                 f"{_DOING}: expected the same values on all of them, found {each}; they need the same model, the same "

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
 from ortrain._support.checks import invalid
+from ortrain._support.counts import counted
 from ortrain._support.signatures import ModelSignature
 from ortrain.api.generated.node_arg import NodeArg
 from ortrain.api.generated.run_options import RunOptions
@@ -151,7 +152,7 @@ class PipelineTraining(SharedTraining):
                     )
                 if array.shape[axis] % count:
                     raise invalid(
-                        f"num_pipeline_micro_batches: {name!r} has {array.shape[axis]} entries along axis {axis}, "
+                        f"num_pipeline_micro_batches: {name!r} has {counted(array.shape[axis], 'entry')} along axis {axis}, "
                         f"which {count} micro-batches cannot share equally"
                     )
                 pieces = np.split(array, count, axis)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import onnx
 
 from ortrain._files.weights import array_of
+from ortrain._support.counts import counted
 from ortrain.onnxblock import _core_tools
 
 
@@ -78,7 +79,7 @@ def load_checkpoint_to_model(path_to_checkpoint: str | os.PathLike[str], model: 
     found = [name for name in values if name in initializers or name in inputs]
     if values and not found:
         raise ValueError(
-            f"none of the {len(values)} parameters of checkpoint {os.fspath(path_to_checkpoint)!r} "
+            f"none of the {counted(len(values), 'parameter')} of checkpoint {os.fspath(path_to_checkpoint)!r} "
             f"is in the model; the checkpoint has {', '.join(list(values)[:5])}, "
             f"the model {', '.join(list(initializers)[:5]) or 'no initializers'}"
         )

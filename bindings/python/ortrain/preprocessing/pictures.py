@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ortrain._support.counts import counted
+
 Array = npt.NDArray[Any]
 
 KEPT_BYTES = 256 << 20
@@ -80,7 +82,8 @@ def normalization_of(choice: str, channels: int) -> ImagePreprocessing:
     mean, deviation = (values * channels if len(values) == 1 else values for values in (mean, deviation))
     if len(mean) != channels or len(deviation) != channels or min(deviation) <= 0:
         raise ValueError(
-            f"--normalize: expected {channels} means and positive deviations, one for each channel, found {mean} and {deviation}"
+            f"--normalize: expected {counted(channels, 'mean')} and positive deviations, one for each channel, found {mean} "
+            f"and {deviation}"
         )
     return ImagePreprocessing(mean, deviation)
 

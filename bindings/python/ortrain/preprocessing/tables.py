@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ortrain._support.counts import counted
 from ortrain.preprocessing.cells import date_of, is_missing, number_of, separator_of, text_of
 
 Array = npt.NDArray[Any]
@@ -103,7 +104,7 @@ class Category:
     def shown(self) -> str:
         """Return the column in a few words."""
         names = ", ".join(name or "missing" for name in self.categories[:5])
-        return f"{self.name} ({len(self.categories)} categories: {names}{', ...' if len(self.categories) > 5 else ''})"
+        return f"{self.name} ({counted(len(self.categories), 'category')}: {names}{', ...' if len(self.categories) > 5 else ''})"
 
 
 @dataclass(frozen=True)
@@ -272,7 +273,7 @@ def _category(name: str, cells: Sequence[Any], present: Sequence[Any], where: st
                 f"{list(cells).index(wrong[0]) + 1} of the data; leave cells without a value empty"
             )
         if len(counts) > len(cells) / 2:
-            return f"it has {len(counts)} different texts in {len(cells)} rows, too many for categories"
+            return f"it has {counted(len(counts), 'different text')} in {counted(len(cells), 'row')}, too many for categories"
     most = sorted(counts, key=lambda text: (-counts[text], text))[:_MOST_CATEGORIES]
     return Category(name, tuple(sorted(most)), (True,) * len(most))
 

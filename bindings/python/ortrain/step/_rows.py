@@ -14,6 +14,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ortrain import _graph
+from ortrain._support.counts import counted
 from ortrain.step._nodes import Nodes
 
 
@@ -32,12 +33,14 @@ def fix_rows(model: onnx.ModelProto, batch: Iterable[str], rows: int) -> None:
         if value.name not in set(batch) or not dims:
             continue
         if dims[0].HasField("dim_value") and dims[0].dim_value != rows:
-            raise ValueError(f"rows: the input {value.name!r} has {dims[0].dim_value} rows, expected {rows}")
+            raise ValueError(
+                f"rows: the input {value.name!r} has {counted(dims[0].dim_value, 'row')}, expected {rows}"
+            )
         symbols |= {dims[0].dim_param} - {""}
         dims[0].dim_value = rows
         found = True
     if not found:
-        raise ValueError(f"rows: expected inputs with {rows} rows, found none with an axis")
+        raise ValueError(f"rows: expected inputs with {counted(rows, 'row')}, found none with an axis")
     graph = model.graph
     for value in (*graph.input, *graph.output, *graph.value_info):
         for dim in value.type.tensor_type.shape.dim:

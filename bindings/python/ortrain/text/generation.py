@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ortrain._support.counts import counted
 from ortrain.inference_session import InferenceSession
 from ortrain.text.inputs import InputNames, forms_of, shape_of
 from ortrain.text.lines import Message
@@ -107,7 +108,7 @@ def generate(
     scores = _scores_of(model, inputs, logits)
     limit = min(number for number in (tokenizer.limit, scores.length, 1 << 30) if number)
     if len(ids) > limit:
-        raise ValueError(f"prompt: the model takes {limit} tokens at most, found {len(ids)}")
+        raise ValueError(f"prompt: the model takes {counted(limit, 'token')} at most, found {len(ids)}")
     rng = np.random.default_rng(seed)
     made: list[int] = []
     before, shown = tokenizer.decode(ids), ""

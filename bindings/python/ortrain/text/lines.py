@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ortrain._files.reading import open_file
+from ortrain._support.counts import counted
 
 StrPath = str | os.PathLike[str]
 Message = Mapping[str, str]
@@ -70,7 +71,8 @@ def refuse(path: StrPath, wrong: list[str], count: int) -> None:
         return
     more = f"\n  and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
     raise ValueError(
-        f"--data: {path}: {len(wrong)} of {count} lines cannot be used; correct or remove them, nothing was left out silently"
+        f"--data: {path}: {len(wrong)} of {counted(count, 'line')} cannot be used; correct or remove them, nothing was left "
+        "out silently"
         f"\n  " + "\n  ".join(wrong[:_SHOWN]) + more
     )
 

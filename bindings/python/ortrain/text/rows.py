@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ortrain._support.counts import agreeing, counted
 from ortrain.text.inputs import InputNames
 from ortrain.text.lines import Example, refuse
 from ortrain.text.tokenizer import Tokenizer, Tokens, check_tokenizer
@@ -64,21 +65,24 @@ class TextRows:
         rows = len(self._labels)
         share = self.tokens / (rows * self.length)
         found = [
-            f"{self.examples} examples in {rows} rows of {self.length} tokens, {share:.0%} of them filled; the labels of "
-            f"{self.counted} of {self.tokens} tokens count"
+            f"{counted(self.examples, 'example')} in {counted(rows, 'row')} of {counted(self.length, 'token')}, {share:.0%} "
+            f"of them filled; the labels of {self.counted} of {counted(self.tokens, 'token')} count"
         ]
         if self.cut:
             found.append(
-                f"{self.cut} examples are longer than a row of {self.length} tokens and lose {self.lost} tokens at their ends"
+                f"{counted(self.cut, 'example')} {agreeing(self.cut, 'is', 'are')} longer than a row of "
+                f"{counted(self.length, 'token')} and {agreeing(self.cut, 'loses', 'lose')} {counted(self.lost, 'token')} at the "
+                f"{agreeing(self.cut, 'end', 'ends')}"
             )
         if self.left_out:
             found.append(
-                f"{self.left_out} examples are left out, because their completion begins beyond {self.length} tokens"
+                f"{counted(self.left_out, 'example')} {agreeing(self.left_out, 'is', 'are')} left out, because the completion "
+                f"begins beyond {counted(self.length, 'token')}"
             )
         if self.missed:
             found.append(
-                f"{self.missed} earlier answers in chats do not count, because the chat template formats them "
-                "differently from the last one"
+                f"{counted(self.missed, 'earlier answer')} in chats {agreeing(self.missed, 'does', 'do')} not count, because "
+                "the chat template formats earlier answers differently from the last answer"
             )
         return found
 
@@ -145,7 +149,9 @@ def rows_of(
     if length is not None and length < 1:
         raise ValueError(f"length: expected 1 or more tokens, found {length}")
     if length is not None and tokenizer.limit is not None and length > tokenizer.limit:
-        raise ValueError(f"length: the model takes {tokenizer.limit} tokens at most, found {length}")
+        raise ValueError(
+            f"length: the model takes {counted(tokenizer.limit, 'token')} at most, found {length}"
+        )
     encoded = _all_encoded(examples, tokenizer, loss_on == "all", path)
     if length is None:
         longest = max(len(each.ids) - 1 for each in encoded)
@@ -160,7 +166,8 @@ def rows_of(
         kept.append(_Encoded(each.ids[: length + 1], each.counts[: length + 1]))
     if not kept:
         raise ValueError(
-            f"--data: no example of {path} has a label within {length} tokens that counts; expected longer rows or shorter "
+            f"--data: no example of {path} has a label within {counted(length, 'token')} that counts; expected longer rows "
+            "or shorter "
             "prompts"
         )
     rows = _packed(kept, length) if packed else [[each] for each in kept]

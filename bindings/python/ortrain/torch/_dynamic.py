@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 import torch
 
+from ortrain._support.counts import counted
 from ortrain.errors import OrtrainError
 from ortrain.inference_session import InferenceSession
 from ortrain.torch._call import Call, tensors_in
@@ -39,7 +40,9 @@ def dynamic_shapes(call: Call, dynamic: str | Mapping[str, Any] | Sequence[Any] 
 def _given_shapes(call: Call, dynamic: Mapping[str, Any] | Sequence[Any]) -> DynamicShapes:
     if not isinstance(dynamic, Mapping):
         if len(dynamic) > len(call.names):
-            raise ValueError(f"dynamic: expected at most {len(call.names)} shapes, found {len(dynamic)}")
+            raise ValueError(
+                f"dynamic: expected at most {counted(len(call.names), 'shape')}, found {len(dynamic)}"
+            )
         dynamic = dict(zip(call.names, dynamic, strict=False))
     unknown = [name for name in dynamic if name not in call.names]
     if unknown:
@@ -53,7 +56,7 @@ def _given_shapes(call: Call, dynamic: Mapping[str, Any] | Sequence[Any]) -> Dyn
         shape = {axis: dim for axis, dim in entries if dim is not None}
         wrong = [axis for axis in shape if not isinstance(axis, int) or not 0 <= axis < tensor.ndim]
         if wrong:
-            raise ValueError(f"dynamic: {name} has {tensor.ndim} dimensions, none is {wrong[0]!r}")
+            raise ValueError(f"dynamic: {name} has {counted(tensor.ndim, 'dimension')}, none is {wrong[0]!r}")
         shapes.append(shape or None)
     return shapes
 

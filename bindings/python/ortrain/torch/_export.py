@@ -18,6 +18,7 @@ from ortrain._files.models import write_model
 from ortrain._frameworks import exported_weights
 from ortrain._frameworks.exported_weights import placeholders, write_weights
 from ortrain._frameworks.record import FrameworkExport
+from ortrain._support.counts import agreeing, counted
 from ortrain.torch import _exporters
 from ortrain.torch._call import PREFIX, Call, Flat, tensors_in
 from ortrain.torch._dynamic import DynamicShapes, check_dynamic, dynamic_shapes
@@ -75,7 +76,8 @@ class ExportReport:
         lines = [f"{name} could not export the network: {reason}" for name, reason in self.failures.items()]
         lines.append(f"exported by {self.exporter}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}")
         lines.append(
-            f"{len(self.trained)} parameters are trained, {len(self.frozen)} are frozen; {len(self.buffers)} buffers"
+            f"{counted(len(self.trained), 'parameter')} {agreeing(len(self.trained), 'is', 'are')} trained, {len(self.frozen)} "
+            f"{agreeing(len(self.frozen), 'is', 'are')} frozen; {counted(len(self.buffers), 'buffer')}"
         )
         lines += [f"tied  {alias} is {name}" for alias, name in self.aliases.items()]
         lines += [f"unused  {name}: the outputs do not depend on it" for name in self.unused]
@@ -249,7 +251,7 @@ def _name_values(model: onnx.ModelProto, call: Call, outputs: Sequence[str]) -> 
     """Give names to the outputs of the model. The network has the same number of outputs."""
     graph = model.graph
     if len(graph.output) != len(outputs):
-        raise ValueError(f"expected {len(outputs)} outputs, found {len(graph.output)}")
+        raise ValueError(f"expected {counted(len(outputs), 'output')}, found {len(graph.output)}")
     made = {name for node in graph.node for name in node.output}
     taken = _graph.names_in_use(model) | set(call.names)
     new_names = []

@@ -9,6 +9,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from ortrain._support.counts import counted
+
 _LEAST, _MOST = 0.05, 1e6  # bounds of the search for a noise multiplier
 _PRECISION = 1e-3  # relative precision of this search
 _SPENT = 0.99  # share of an epsilon above which no further step is possible, whatever the noise
@@ -81,7 +83,8 @@ class Accountant:
             low, high = high, high * 2
             if is_spent or high > _MOST:
                 raise ValueError(
-                    f"privacy: expected an epsilon with room for {steps} more steps beyond the {spent:.5g} at delta {delta:g} "
+                    f"privacy: expected an epsilon with room for {counted(steps, 'more step')} beyond the {spent:.5g} at "
+                    f"delta {delta:g} "
                     f"that the steps so far have spent, found {epsilon:g}"
                 )
         while high / low > 1 + _PRECISION:

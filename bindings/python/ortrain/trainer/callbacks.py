@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ortrain._files.writing import link_file
+from ortrain._support.counts import counted
 from ortrain._support.suggestions import did_you_mean
 from ortrain.trainer.view import TrainerView
 
@@ -191,9 +192,7 @@ class EarlyStopping(_Monitor):
         if self.wait >= max(1, self.patience):
             self.stopped_epoch = epoch
             self.trainer.stop_training = True
-            self.trainer.stop_reason = (
-                f"{self.monitor} has not improved for {self.wait} epoch{'s' * (self.wait > 1)}"
-            )
+            self.trainer.stop_reason = f"{self.monitor} has not improved for {counted(self.wait, 'epoch')}"
 
     def on_train_end(self, logs: Logs) -> None:
         """Restore the best parameters if asked to."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ortrain._support.counts import agreeing, counted
 from ortrain._support.values import to_array
 
 Array = npt.NDArray[Any]
@@ -331,10 +332,11 @@ def check_rows(form: Form, count: int, batch_size: int, drop_last: bool) -> None
     last = (
         ""
         if batch_size != fixed
-        else f", of which {count} rows leave {count % fixed}; fit(drop_last=True) leaves them out"
+        else f", of which {counted(count, 'row')} {agreeing(count, 'leaves', 'leave')} {count % fixed}; fit(drop_last=True) "
+        "leaves them out"
     )
     raise ValueError(
-        f"batch_size: the model was exported for batches of exactly {fixed} rows (input {form.name!r}, {form.shown()}), found "
-        f"batch_size={batch_size}{last}. Use batch_size={fixed} (--batch {fixed} on the command line), or artifacts for any "
-        'batch size: Trainer(model, batch="dynamic") or ortrain artifacts MODEL --batch dynamic'
+        f"batch_size: the model was exported for batches of exactly {counted(fixed, 'row')} (input {form.name!r}, "
+        f"{form.shown()}), found batch_size={batch_size}{last}. Use batch_size={fixed} (--batch {fixed} on the command "
+        'line), or artifacts for any batch size: Trainer(model, batch="dynamic") or ortrain artifacts MODEL --batch dynamic'
     )

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain._files.writing import write_file
+from ortrain._support.counts import counted
 from ortrain.api import CheckpointState, Module
 from ortrain.options import SessionOptions
 
@@ -151,7 +152,7 @@ class ClippedRows:
         counts = {len(column) for column in columns}
         if len(columns) != len(self._inputs) or len(counts) != 1:
             raise ValueError(
-                f"columns: expected {len(self._inputs)} arrays of as many rows ({', '.join(self._inputs)}), found "
+                f"columns: expected {counted(len(self._inputs), 'array')} of as many rows ({', '.join(self._inputs)}), found "
                 f"{len(columns)} of {sorted(counts)} rows"
             )
         if self._is_new:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortrain import _ortrain
+from ortrain._support.counts import counted
 from ortrain.api import CheckpointState
 from ortrain.errors import NoSuchFileError
 from ortrain.inference_session import InferenceSession
@@ -564,7 +565,8 @@ class Trainer(Caching):
         self.classes, self.columns = names
         if len(search.losses) < 3:
             raise ValueError(
-                f"find_learning_rate: expected a finite loss from the start, found {len(search.losses)} finite losses; lower "
+                f"find_learning_rate: expected a finite loss from the start, found "
+                f"{counted(len(search.losses), 'finite loss')}; lower "
                 f"``lowest``, {lowest:g}, or look for values in the data that are not finite"
             )
         return LearningRates(search.rates, search.losses)

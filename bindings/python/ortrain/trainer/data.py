@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ortrain._support.counts import counted
 from ortrain._support.suggestions import did_you_mean
 from ortrain.trainer.checks import Form, Shape, as_array, check_rows, fitted, is_frame
 from ortrain.trainer.columns import Columns
@@ -127,7 +128,7 @@ class Inputs:
             values = [*values[0], values[1]]
         if len(values) != len(self.names):
             raise ValueError(
-                f"data: expected {len(self.names)} values ({', '.join(self.names)}), found {len(values)}"
+                f"data: expected {counted(len(self.names), 'value')} ({', '.join(self.names)}), found {len(values)}"
             )
         return values
 
@@ -264,7 +265,9 @@ class Rows:
         self._take = take
         self.steps: int | None = count // batch_size if drop_last else -(-count // batch_size)
         if self.steps == 0:
-            raise ValueError(f"data: expected at least one batch of {batch_size} rows, found {count} rows")
+            raise ValueError(
+                f"data: expected at least one batch of {counted(batch_size, 'row')}, found {counted(count, 'row')}"
+            )
 
     @property
     def last_rows(self) -> int:
@@ -481,7 +484,9 @@ def split_rows(count: int, share: float, seed: int) -> tuple[Array, Array]:
         raise ValueError(f"validation: expected a share above 0 and below 1, found {share}")
     held_out = round(count * share)
     if not 0 < held_out < count:
-        raise ValueError(f"validation: a share of {share} of {count} rows leaves no row on one side")
+        raise ValueError(
+            f"validation: a share of {share} of {counted(count, 'row')} leaves no row on one side"
+        )
     order = np.random.default_rng([seed, 0x5B117]).permutation(count)
     return np.sort(order[held_out:]), np.sort(order[:held_out])
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ortrain._support.counts import agreeing, counted
 from ortrain.errors import OrtrainError
 
 Array = npt.NDArray[Any]
@@ -46,7 +47,7 @@ def of_step(
         place = f"row {rows[0]} of the data{more}" if len(rows) else place
     return (
         f"data: input {names[-1]!r}: expected numbers of classes from 0 to {classes - 1}, found {value} in {place}. Labels "
-        f"start at 0; the model has {classes} scores per row"
+        f"start at 0; the model has {counted(classes, 'score')} per row"
     )
 
 
@@ -117,7 +118,7 @@ def not_finite(names: Sequence[str], batch: Sequence[Array], columns: Sequence[A
 def _more(count: int, what: str) -> str:
     if count < 1:
         return ""
-    return f", and {count} more row has {what}" if count == 1 else f", and {count} more rows have {what}"
+    return f", and {counted(count, 'more row')} {agreeing(count, 'has', 'have')} {what}"
 
 
 def _is_real(array: Array) -> bool:

@@ -14,6 +14,7 @@ import onnx
 
 from ortrain import _graph
 from ortrain._graph.node_runs import inputs_of
+from ortrain._support.counts import agreeing, counted
 
 #: Operators that take most of the time of a network.
 _LAYERS = frozenset(
@@ -100,7 +101,9 @@ def split(model: onnx.ModelProto, data: Sequence[str], fixed: Mapping[str, npt.N
         node.op_type in _LAYERS for node in rest if not any(n.endswith("_grad") for n in node.output)
     )
     if not layers or layers < others:
-        raise NoBodyError(f"{layers} of {layers + others} layers depend on nothing that is trained")
+        raise NoBodyError(
+            f"{layers} of {counted(layers + others, 'layer')} {agreeing(layers, 'depends', 'depend')} on nothing that is trained"
+        )
     wanted = {name for node in rest for name in inputs_of(node)} | {
         value.name for value in model.graph.output
     }

@@ -8,6 +8,7 @@ import time
 from html import escape
 from typing import Any
 
+from ortrain._support.counts import agreeing, counted
 from ortrain.trainer.callbacks import Callback, Logs
 from ortrain.trainer.progress import ProgbarLogger, describe
 
@@ -63,7 +64,7 @@ class NotebookTable(ProgbarLogger):
     def on_train_end(self, logs: Logs) -> None:
         """Say how the run ended."""
         trainer = self.trainer
-        done = f"{trainer.epoch} epoch{'s' * (trainer.epoch != 1)}, {time.monotonic() - self._started:.1f} s"
+        done = f"{counted(trainer.epoch, 'epoch')}, {time.monotonic() - self._started:.1f} s"
         self._update(f"{done}{f'; stopped: {trainer.stop_reason}' if trainer.stop_reason else ''}")
 
     def _update(self, now: str) -> None:
@@ -104,4 +105,5 @@ class Table:
         return "\n".join([*([self._above()] if self._left_out else []), *lines, self._below])
 
     def _above(self) -> str:
-        return f"{self._left_out} earlier epochs are not shown" if self._left_out else ""
+        left = self._left_out
+        return f"{counted(left, 'earlier epoch')} {agreeing(left, 'is', 'are')} not shown" if left else ""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ortrain._support.counts import counted
 from ortrain.api import CheckpointState, Module
 from ortrain.options import SessionOptions
 from ortrain.trainer.accountant import Accountant
@@ -259,7 +260,8 @@ class PrivateGradients(Gradients):
                 )
         if source.count < source.batch_size:
             raise ValueError(
-                f"batch_size (--batch): expected at most the {source.count} rows of the data, found {source.batch_size}"
+                f"batch_size (--batch): expected at most the {counted(source.count, 'row')} of the data, found "
+                f"{source.batch_size}"
             )
         if self._privacy.delta * source.count >= 1:
             warnings.warn(
@@ -299,7 +301,8 @@ class PrivateGradients(Gradients):
         self._count += len(norms)
         if is_first and not any(norms):
             warnings.warn(
-                f"privacy: the gradients of all {len(losses)} rows of the first step are 0, so nothing is learned from them; a "
+                f"privacy: the gradients of all {counted(len(losses), 'row')} of the first step are 0, so nothing is "
+                "learned from them; a "
                 "loss that compares the rows of a batch with each other has nothing to compare in a single row",
                 stacklevel=5,
             )

@@ -6,6 +6,7 @@ import sys
 import time
 from typing import TextIO
 
+from ortrain._support.counts import counted
 from ortrain.trainer.callbacks import Callback, Logs
 
 WIDTH = 24
@@ -22,7 +23,7 @@ def rough(seconds: float) -> str:
         else (seconds / 3600, "hour")
     )
     whole = max(1, round(count))
-    return f"{whole} {unit}{'s' * (whole > 1)}"
+    return counted(whole, unit)
 
 
 def describe(logs: Logs) -> str:

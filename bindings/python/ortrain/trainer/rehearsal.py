@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ortrain._support.counts import counted
 from ortrain.trainer.data import Batch, Inputs
 
 Array = npt.NDArray[Any]
@@ -148,7 +149,7 @@ class Rehearsal:
             raise ValueError(f"rehearsal: the buffer in the checkpoint cannot be read: {error}") from error
         if size != self.size:
             raise ValueError(
-                f"rehearsal: expected a size of {size} rows, as the buffer in the checkpoint has, found {self.size}"
+                f"rehearsal: expected a size of {counted(size, 'row')}, as the buffer in the checkpoint has, found {self.size}"
             )
         if any(len(column) != len(run_of) for column in columns) or len(run_of) != min(size, seen):
             raise ValueError(

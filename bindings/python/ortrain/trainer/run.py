@@ -11,6 +11,7 @@ from typing import Any
 import numpy.typing as npt
 
 from ortrain import _ortrain
+from ortrain._support.counts import counted
 from ortrain.inference_session import InferenceSession
 from ortrain.trainer import mezo
 from ortrain.trainer.accountant import Accountant
@@ -331,7 +332,7 @@ class Run:
         """
         if self._micro:
             raise ValueError(
-                f"save: expected no gradients that wait for an optimizer step, found those of {self._micro} batches"
+                f"save: expected no gradients that wait for an optimizer step, found those of {counted(self._micro, 'batch')}"
             )
         position = {
             "seed": self.seed,

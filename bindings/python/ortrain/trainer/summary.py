@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ortrain._support.counts import counted
 from ortrain.api import CheckpointState
 
 _MOST_ROWS = 60
@@ -51,7 +52,7 @@ def summary_of(state: CheckpointState, inputs: Sequence[str], optimizer_states: 
         [
             f"inputs: {'; '.join(inputs)}",
             *lines,
-            f"{elements:,} elements, {trained:,} trained, {elements - trained:,} frozen",
+            f"{counted(elements, 'element', ',')}, {trained:,} trained, {elements - trained:,} frozen",
             f"{_megabytes(kept)} are kept while training: parameters {_megabytes(stored)}, gradients {_megabytes(of_trained)}"
             f"{moments}; intermediate values of a step need further memory",
         ]

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ortrain._support.counts import counted
+
 Array = npt.NDArray[Any]
 
 WEIGHTS = "sample_weight"
@@ -61,7 +63,7 @@ def weights_of(
         given = np.asarray(sample_weight, np.float64)
         if given.shape != weights.shape:
             raise ValueError(
-                f"sample_weight: expected {len(weights)} weights, one for each row, found the shape {given.shape}"
+                f"sample_weight: expected {counted(len(weights), 'weight')}, one for each row, found the shape {given.shape}"
             )
         weights *= given
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():

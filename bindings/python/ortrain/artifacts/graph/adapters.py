@@ -25,6 +25,7 @@ from ortrain import _graph
 from ortrain._files.weights import array_of
 from ortrain._graph.initializers import add_initializer, free_name
 from ortrain._support.checks import names_of
+from ortrain._support.counts import counted
 from ortrain.artifacts.choice.export_record import module_of
 from ortrain.artifacts.choice.selection import Selection
 from ortrain.artifacts.graph.block_codes import decode
@@ -202,13 +203,14 @@ class Adapters:
     def __str__(self) -> str:
         """Return the lines of the report."""
         lines = [
-            f"{'adapter':<10}  {layer.module} ({layer.fused or layer.operator}): {layer.parameters} elements"
+            f"{'adapter':<10}  {layer.module} ({layer.fused or layer.operator}): {counted(layer.parameters, 'element')}"
             for layer in self.layers
         ]
         lines += [f"{'adapter':<10}  left out: {reason}" for reason in self.skipped]
         share = 100 * self.count / max(1, self.base_parameters)
         lines.append(
-            f"{'adapter':<10}  {len(self.layers)} layers, {self.count} elements, {share:.2f} % of the model's "
+            f"{'adapter':<10}  {counted(len(self.layers), 'layer')}, {counted(self.count, 'element')}, {share:.2f} % of the "
+            "model's "
             f"{self.base_parameters}; with gradients and two moments {16 * self.count / 1e6:.2f} MB instead of "
             f"{16 * self.base_parameters / 1e6:.2f} MB"
         )
@@ -262,7 +264,8 @@ def add_adapters(model: onnx.ModelProto, lora: LoRA, name: str) -> Adapters:
     unused = editor.unused_values()
     if unused:
         raise ValueError(
-            f"LoRA: the values of {len(unused)} tensors fit no adapter: {', '.join(unused[:5])}; the model has adapters "
+            f"LoRA: the values of {counted(len(unused), 'tensor')} fit no adapter: {', '.join(unused[:5])}; the model has "
+            "adapters "
             f"for {', '.join(layer.module for layer in layers[:8])}{', ...' if len(layers) > 8 else ''}"
         )
     adapters = Adapters(
@@ -394,7 +397,7 @@ class _Editor:
         if node.op_type == "Gather" and self._floating(node) is None:
             return "it looks up no floating-point numbers"
         if node.op_type == "Conv" and attributes.get("group", 1) != 1:
-            return f"it has {attributes['group']} groups"
+            return f"it has {counted(attributes['group'], 'group')}"
         if node.op_type in LINEAR and "K" not in attributes and len(self._shape(node) or ()) != 2:
             return "its weights are not a matrix"
         if self._lora.use_dora and matrix_of(self._model, node) is None:

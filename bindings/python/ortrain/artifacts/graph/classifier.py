@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from ortrain import _graph
+from ortrain._support.counts import counted
 from ortrain.artifacts.choice.export_record import module_of
 
 #: Operators that turn scores into probabilities.
@@ -183,10 +184,10 @@ def _checked(
     if node.op_type == "Conv" and (any(dim != 1 for dim in shape[2:]) or attributes.get("group", 1) != 1):
         kernel = "x".join(map(str, shape[2:]))
         raise _NoClassifierError(
-            f"{_described(node)}, a convolution of kernel {kernel} in {attributes.get('group', 1)} groups"
+            f"{_described(node)}, a convolution of kernel {kernel} in {counted(attributes.get('group', 1), 'group')}"
         )
     if node.op_type == "MatMul" and len(shape) != 2:
-        raise _NoClassifierError(f"{_described(node)}, whose weights have {len(shape)} dimensions")
+        raise _NoClassifierError(f"{_described(node)}, whose weights have {counted(len(shape), 'dimension')}")
     if bias is None and node.op_type in ("Conv", "Gemm") and len(node.input) > 2 and node.input[2]:
         bias = node, 2
     bias_shape: tuple[int, ...] = ()
@@ -194,7 +195,8 @@ def _checked(
         bias_shape = constants.shape(bias[0].input[bias[1]]) or ()
         if bias_shape.count(shape[axis]) != 1 or int(np.prod(bias_shape)) != shape[axis]:
             raise _NoClassifierError(
-                f"{_described(bias[0])}, which adds a constant of shape {list(bias_shape)} to the scores of {shape[axis]} classes"
+                f"{_described(bias[0])}, which adds a constant of shape {list(bias_shape)} to the scores of "
+                f"{counted(shape[axis], 'class')}"
             )
     return Classifier(node, bias, shape, bias_shape, axis, tuple(reversed(carriers)), output)
 

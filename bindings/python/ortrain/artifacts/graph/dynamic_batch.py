@@ -20,6 +20,7 @@ import onnx
 from ortrain import _graph
 from ortrain._graph.evaluation import set_evaluation_mode
 from ortrain._graph.node_runs import NodeRunner, inputs_of
+from ortrain._support.counts import counted
 from ortrain.artifacts.choice.fates import Fate
 from ortrain.artifacts.choice.rules import choose
 from ortrain.artifacts.graph.batch_layout import Layout, close, layout_of, rows_of
@@ -51,7 +52,7 @@ def note(fixed: tuple[str, int]) -> str:
     """Return the consequences of a fixed batch size for training, and the remedies."""
     name, rows = fixed
     return (
-        f"every step takes exactly {rows} row{'' if rows == 1 else 's'}: the model was exported with this batch size "
+        f"every step takes exactly {counted(rows, 'row')}: the model was exported with this batch size "
         f'(first dimension of {name!r}); --batch dynamic (batch="dynamic" in Python) makes it free'
     )
 
@@ -167,7 +168,8 @@ class _Rewriter:
                 ]
             except (OrtrainError, NotImplementedError) as error:
                 raise ValueError(
-                    f"the batch of {self.rows} rows cannot be made dynamic: node {node.name or key!r} ({node.op_type}) cannot "
+                    f"the batch of {counted(self.rows, 'row')} cannot be made dynamic: node {node.name or key!r} "
+                    f"({node.op_type}) cannot "
                     f"be examined: {_first_line(error)}. Remedy: {_REMEDY}"
                 ) from error
         if key not in replaced and all(values[name].is_constant for name in names) and len(before) == 1:
@@ -178,7 +180,7 @@ class _Rewriter:
                 for part in replaced.get(key, [node]):
                     after |= self._run(part, after)
             except (OrtrainError, NotImplementedError) as error:
-                raise _Stuck(f"fails for {self.new_rows} rows: {_first_line(error)}") from error
+                raise _Stuck(f"fails for {counted(self.new_rows, 'row')}: {_first_line(error)}") from error
         return {name: self._value(name, [run[name] for run in before], after[name]) for name in before[0]}
 
     def _run(self, node: onnx.NodeProto, values: dict[str, Array]) -> dict[str, Array]:
@@ -190,9 +192,7 @@ class _Rewriter:
     def _value(self, name: str, before: list[Array], after: Array) -> Value:
         layout = layout_of(before, after, self.rows, self.new_rows)
         if layout is None:
-            shapes = (
-                f"{list(before[0].shape)} for {self.rows} rows and {list(after.shape)} for {self.new_rows}"
-            )
+            shapes = f"{list(before[0].shape)} for {counted(self.rows, 'row')} and {list(after.shape)} for {self.new_rows}"
             raise _Stuck(f"its result {name!r} is not computed row by row: it has the shape {shapes}")
         return Value(before, after, layout)
 
@@ -209,7 +209,7 @@ class _Rewriter:
         before = {name: self.values[name].before[0].shape for name in inputs_of(node)}
         shapes = ", ".join(f"{name} {list(shape)}" for name, shape in before.items())
         raise ValueError(
-            f"the batch of {self.rows} rows cannot be made dynamic: node {node.name or _key(node)!r} ({node.op_type}) "
+            f"the batch of {counted(self.rows, 'row')} cannot be made dynamic: node {node.name or _key(node)!r} ({node.op_type}) "
             f"{problem}. {self._culprits(number)}Its inputs: {shapes}. Remedy: {_REMEDY}"
         ) from problem
 
@@ -288,7 +288,7 @@ class _Rewriter:
             and self.rows > 1
             and self.rows in self.values[name].before[0].shape
         ]
-        return f"Stored for {self.rows} rows: {', '.join(found)}. " if found else ""
+        return f"Stored for {counted(self.rows, 'row')}: {', '.join(found)}. " if found else ""
 
     # ---- the result ----
 
@@ -341,7 +341,8 @@ class _Rewriter:
                     right = close(wanted, rows_of(found[number], layout.outer, rows))
                 if not right:
                     raise ValueError(
-                        f"the batch of {self.rows} rows cannot be made dynamic: with {rows} rows, the output {name!r} differs "
+                        f"the batch of {counted(self.rows, 'row')} cannot be made dynamic: with {counted(rows, 'row')}, the "
+                        f"output {name!r} differs "
                         f"from that of the given model. Remedy: {_REMEDY}"
                     )
 

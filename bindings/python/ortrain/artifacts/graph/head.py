@@ -15,6 +15,7 @@ from ortrain._frameworks.record import export_of
 from ortrain._graph.evaluation import set_evaluation_mode
 from ortrain._graph.initializers import add_initializer, free_name, is_read, remove_initializers
 from ortrain._support.checks import names_of
+from ortrain._support.counts import counted
 from ortrain.artifacts.choice.export_record import PATH, is_generated, module_of
 from ortrain.artifacts.choice.selection import Selection
 from ortrain.artifacts.graph.adapters import is_added
@@ -121,8 +122,8 @@ class NewHead:
     def __str__(self) -> str:
         """Return the lines of the report."""
         lines = [
-            f"{'head':<10}  {self.layer} ({self.operator}), {self.reason}: {self.classes} classes instead of "
-            f"{self.classes_before}, computed from {self.features} features"
+            f"{'head':<10}  {self.layer} ({self.operator}), {self.reason}: {counted(self.classes, 'class')} instead of "
+            f"{self.classes_before}, computed from {counted(self.features, 'feature')}"
         ]
         return "\n".join([*lines, *(f"{'head':<10}  {note}" for note in self.notes)])
 
@@ -300,7 +301,7 @@ def _resize(model: onnx.ModelProto, found: Classifier, classes: int) -> Iterator
             name = free_name(f"{reader.input[slot]}_of_{classes}_classes", _graph.names_in_use(model))
             add_initializer(model, name, shape)
             reader.input[slot] = name
-            yield f"the shape of {carrier.op_type} {carrier.name or carrier.output[0]} has {classes} classes now"
+            yield f"the shape of {carrier.op_type} {carrier.name or carrier.output[0]} has {counted(classes, 'class')} now"
             break
 
 
@@ -405,7 +406,7 @@ def _axis_of(model: onnx.ModelProto, found: Classifier, scores: str, classes: in
     shape = [dim.dim_value or dim.dim_param or "?" for dim in dims]
     behind = ", ".join(f"{node.op_type} {node.name or node.output[0]}" for node in found.carriers)
     raise ValueError(
-        f"head: expected {classes} classes in the second or last dimension of the scores {scores!r}, found shape "
+        f"head: expected {counted(classes, 'class')} in the second or last dimension of the scores {scores!r}, found shape "
         f"[{', '.join(map(str, shape))}]; between the new classifier and the scores are: {behind or 'no nodes'}"
     )
 

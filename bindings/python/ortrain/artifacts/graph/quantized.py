@@ -17,6 +17,7 @@ import onnx
 from ortrain import _graph
 from ortrain._files.weights import array_of
 from ortrain._graph.initializers import add_initializer, free_name, is_read, remove_initializers
+from ortrain._support.counts import counted
 from ortrain.artifacts.choice.export_record import PATH, module_of
 from ortrain.artifacts.graph.block_codes import Codes, Coding, decode, encode
 from ortrain.artifacts.graph.fused import FusedLayer, Part, refuse, replace_nodes, unfuse
@@ -86,7 +87,8 @@ class Quantization:
         lines = [str(layer) for layer in self.layers]
         lines += [f"skipped     {reason}" for reason in self.skipped]
         lines.append(
-            f"quantized   {len(self.layers)} layers, {before / 1e6:.2f} -> {after / 1e6:.2f} MB, mean error {self.error:.2%}"
+            f"quantized   {counted(len(self.layers), 'layer')}, {before / 1e6:.2f} -> {after / 1e6:.2f} MB, mean error "
+            f"{self.error:.2%}"
         )
         return "\n".join(lines)
 
@@ -248,16 +250,16 @@ class _Quantizer:
             if attributes.get("axis") or transposed:
                 return "it does not look up rows of a matrix"
             if columns % self._coding.block:
-                return (
-                    f"its rows have {columns} numbers, not a multiple of the block size {self._coding.block}"
-                )
+                return f"its rows have {counted(columns, 'number')}, not a multiple of the block size {self._coding.block}"
             return None
         if node.op_type == "Gemm" and (attributes.get("transA") or attributes.get("alpha", 1) != 1):
             return "its input is transposed or scaled"
         if node.op_type == "Gemm" and len(node.input) > 2 and attributes.get("beta", 1) != 1:
             return "its bias is scaled"
         if columns < self._coding.block:
-            return f"its rows of {columns} numbers are shorter than a block of {self._coding.block}"
+            return (
+                f"its rows of {counted(columns, 'number')} are shorter than a block of {self._coding.block}"
+            )
         return None
 
     # ---- one layer ----

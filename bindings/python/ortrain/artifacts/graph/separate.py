@@ -22,6 +22,7 @@ import onnx
 from ortrain import _graph
 from ortrain._files.weights import array_of
 from ortrain._graph.initializers import add_initializer, all_equal, free_name, is_read, remove_initializers
+from ortrain._support.counts import counted
 from ortrain.artifacts.choice.export_record import MADE_UP, PATH, ExportRecord, module_of
 from ortrain.artifacts.graph.changes import ChangeKind, Choice, WeightChange
 from ortrain.artifacts.graph.reads import Origin, Origins, Read, is_added, replace_reads
@@ -146,7 +147,7 @@ def _is_stored(model: onnx.ModelProto, name: str, value: onnx.TensorProto) -> bo
 
 def _listed(names: list[str]) -> str:
     shown = ", ".join(names[:4])
-    return f"{len(names)} parameters, {shown}, ..." if len(names) > 4 else shown
+    return f"{counted(len(names), 'parameter')}, {shown}, ..." if len(names) > 4 else shown
 
 
 # ----------------------------------------------------------------------------------------------------------------------

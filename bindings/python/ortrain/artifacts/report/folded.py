@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx
 
 from ortrain._graph.initializers import all_equal
+from ortrain._support.counts import counted
 from ortrain.artifacts.choice.export_record import ExportRecord, function_of
 from ortrain.artifacts.graph.reads import Origins
 from ortrain.artifacts.graph.unrepeat import COPYING
@@ -91,7 +92,8 @@ def _with_normalization(model: onnx.ModelProto, record: ExportRecord) -> dict[st
         call = record.call_of(node) if node.op_type in ("Conv", "ConvTranspose") else None
         if call is not None and "batch_norm" in call.function:
             sources = tuple(name for name in call.operands if record.kind_of(name) == "PARAMETER")
-            reason = f"contains the batch normalization {call.module}, whose {len(sources)} parameters are not in the model"
+            absent = counted(len(sources), "parameter")
+            reason = f"contains the batch normalization {call.module}, whose {absent} are not in the model"
             found[node.input[1]] = FoldedWeight(node.input[1], sources, reason)
     return found
 

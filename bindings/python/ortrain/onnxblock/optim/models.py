@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import onnx
 from onnx import TensorProto
 
+from ortrain._support.counts import counted
 from ortrain.onnxblock._training import ForwardBlock
 from ortrain.onnxblock.model_accessor import current
 from ortrain.onnxblock.optim.declarations import Declaration, declared
@@ -260,7 +261,7 @@ class DeclaredOptimizer(OptimizerModel):
         if "betas" in settings and betas:
             values = settings.pop("betas")
             if len(values) != len(betas):
-                raise ValueError(f"betas must be {len(betas)} values, found {values}")
+                raise ValueError(f"betas must be {counted(len(betas), 'value')}, found {values}")
             settings |= dict(zip(betas, values, strict=True))
         return settings
 
