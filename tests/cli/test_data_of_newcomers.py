@@ -212,7 +212,7 @@ def test_a_classifier_of_scikit_learn(flowers, run, tmp_path, caplog):
     made = ["artifacts", tmp_path / "m.onnx", "--loss", "cross_entropy", "--out", tmp_path / "a"]
     refused = run(*made, status=1).err
     assert "'label', has no floating-point numbers" in refused
-    assert "--output" in refused
+    assert "--output, Trainer(output=...)), such as the output 'probabilities'\n" in refused
     run(*made, "--output", "probabilities")
     (scores,) = [node.input[0] for node in model.graph.node if node.op_type == "Softmax"]
     assert f"The scores before it are '{scores}'" in caplog.text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -136,3 +138,60 @@ def test_a_learning_rate_that_is_too_high_is_named(run, folder):
     found = run("train", "mse", "--data", "data.npz", "--lr", "1e30", "--epochs", "20", status=1)
     assert "the training diverges" in found.err
     assert "lower learning rate than 1e+30" in found.err
+
+
+def test_other_data_for_validation_that_is_missing_is_named_by_its_option(run, folder):
+    np.savez("data.npz", x=PIXELS / np.float32(255), y=LABELS)
+    found = run("train", "artifacts", "--data", "data.npz", "--validation", "test.npz", status=1).err
+    assert found == "ortrain: --validation: there is no file or folder test.npz\nhint: check the path\n"
+    found = run("train", "artifacts", "--data", "train.csv", status=1).err
+    assert found == "ortrain: --data: there is no file or folder train.csv\nhint: check the path\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("--lr", "fast"), "'fast' is not a valid number."),
+        (("--epochs", "2.5"), "'2.5' is not a valid integer."),
+        (("--epochs", "0"), "0 is not in the range x>=1."),
+    ],
+)
+def test_a_wrong_number_is_not_called_a_range_of_numbers(run, option, message):
+    assert message in run("train", "artifacts", "--data", "data.npz", *option, status=2).err
+
+
+def test_weights_that_are_quantized_already_are_named(run, tmp_path):
+    weights = np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32)
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"], "up")],
+        "model",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 64])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 32])],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "m.onnx")
+    said = run("quantize", tmp_path / "m.onnx").out
+    assert "up (MatMul [64, 32]): error " in said
+    assert ", 8.19 kB -> 1.31 kB\n" in said
+    found = run("quantize", tmp_path / "m.q4.onnx", status=1).err
+    assert "no layer can be quantized: up (MatMulNBits): its weights are quantized already\n" in found
+
+
+def test_a_model_without_layers_for_adapters_is_named(run, tmp_path):
+    weights = np.ones(4, np.float32)
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Mul", ["x", "w"], ["y"])],
+        "model",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 4])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 4])],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "m.onnx")
+    options = ("--loss", "mse", "--adapter", "lora", "--out", tmp_path / "a")
+    found = run("artifacts", tmp_path / "m.onnx", *options, status=1).err
+    assert "target 'all-linear' fits no layer that can have an adapter; the model has no " in found
+    assert ", Conv or Gather with constant weights\n" in found
+
+
+def test_a_self_test_takes_seconds(run):
+    assert re.search(r"^seconds +\d+\.\d\d$", run("doctor").out, re.MULTILINE)

@@ -65,7 +65,7 @@ def test_a_network_fits_the_data_and_trains(network, tmp_path, run):
         "transformer": RNG.integers(0, 11, (24, 7)),
     }[network]
     np.savez(tmp_path / "d.npz", signal=rows.astype(np.float32) if rows.dtype == float else rows, y=labels)
-    assert "d.npz: 24 rows of arrays\n" in run("inspect", tmp_path / "d.npz").out
+    assert "d.npz: arrays with 24 rows\n" in run("inspect", tmp_path / "d.npz").out
     model = tmp_path / "model.onnx"
     found = run("new", network, "--data", tmp_path / "d.npz", "--out", model, "--json").json
     assert (found["outputs"], found["loss"]) == (4, "cross_entropy")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from ortrain._support.counts import agreeing, counted
+from ortrain._support.counts import agreeing, counted, sized
 
 PACKAGE = pathlib.Path(__file__).parents[2] / "bindings/python/ortrain"
 NOUNS = """
@@ -91,3 +91,13 @@ def test_a_number_has_the_form_of_its_noun(arguments, text):
 
 def test_a_verb_agrees_with_its_number():
     assert [agreeing(count, "is", "are") for count in (0, 1, 2)] == ["are", "is", "are"]
+
+
+def test_a_small_number_of_bytes_is_not_shown_as_zero():
+    assert [sized(count) for count in (0, 1072, 99_000, 100_000, 2.5e6)] == [
+        "0.00 kB",
+        "1.07 kB",
+        "99.00 kB",
+        "0.10 MB",
+        "2.50 MB",
+    ]

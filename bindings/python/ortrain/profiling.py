@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortrain import _ortrain
+from ortrain._support.counts import sized
 from ortrain.api import CheckpointState, Module, Optimizer
 from ortrain.api.generated.session_options import SessionOptions
 
@@ -172,9 +173,7 @@ def memory_line(trace: Mapping[str, Any]) -> str:
     """Describe how much memory the intermediate values of a recorded train step take and need."""
     steps = steps_in(trace)
     arena, live = (max((step[key] for step in steps), default=0) for key in ("arena_bytes", "live_bytes"))
-    return (
-        f"intermediate values: {arena / 1e6:.1f} MB, of which {live / 1e6:.1f} MB are in use at the same time"
-    )
+    return f"intermediate values: {sized(arena)}, of which {sized(live)} are in use at the same time"
 
 
 def table(rows: list[Row], total: float, limit: int = 0) -> str:

@@ -22,6 +22,11 @@ def counted(count: int, noun: str, spec: str = "") -> str:
     return f"{count:{spec}} {noun}{'es' if noun.endswith(('s', 'x', 'tch', 'sh')) else 's'}"
 
 
+def sized(count: float) -> str:
+    """Return a number of bytes, in MB, or in kB if it is less than 0.1 MB."""
+    return f"{count / 1e6:.2f} MB" if count >= 1e5 else f"{count / 1e3:.2f} kB"
+
+
 def agreeing(count: int, one: str, several: str) -> str:
     """Return the verb for a number of things, such as ``is`` or ``are``."""
     return one if count == 1 else several

@@ -168,6 +168,8 @@ def table(rows: Sequence[tuple[str, ...]]) -> str:
 def _hint(error: BaseException) -> str:
     if isinstance(error, ImportError):
         return ""
+    if isinstance(error, FileNotFoundError) and str(error).startswith("--"):
+        return "check the path"
     if isinstance(error, FileNotFoundError):
         return "check the path; `ortrain artifacts MODEL` creates artifacts, `ortrain train` checkpoints"
     return "`--help` shows examples, `--debug` shows the traceback"

@@ -13,6 +13,7 @@ import click
 
 from ortrain import _ortrain
 from ortrain.cli import app, results
+from ortrain.cli.numbers import Integer, Number
 from ortrain.cli.step_options import StepOptions, step_options
 from ortrain.trainer import mezo
 
@@ -77,7 +78,7 @@ LOSSES = [
 )
 @click.option(
     "--classes",
-    type=click.IntRange(min=2),
+    type=Integer(min=2),
     metavar="N",
     help="replace the classifier of the model by a new one for N classes, and train it",
 )
@@ -109,7 +110,7 @@ LOSSES = [
 )
 @click.option(
     "--weight-decay",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     help="weight decay of the optimizer; biases and normalizations, the group no_decay, do not decay",
 )
 @click.option(
@@ -122,36 +123,36 @@ LOSSES = [
 )
 @click.option(
     "--layer-decay",
-    type=click.FloatRange(min=0, max=1, min_open=True),
+    type=Number(min=0, max=1, min_open=True),
     help="factor that multiplies the learning rate of a layer once for each layer above it",
 )
 @click.option(
     "--clip",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     metavar="NORM",
     help="clip the norm of all gradients together to this value",
 )
 @click.option(
     "--clip-value",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     metavar="LIMIT",
     help="clip the absolute value of each element of a gradient to this value",
 )
 @click.option(
     "--clip-group",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     metavar="NORM",
     help="clip the norm of the gradients of each group to this value",
 )
 @click.option(
     "--clip-adaptive",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     metavar="SHARE",
     help="clip the norm of a parameter's gradient to this fraction of the parameter's norm",
 )
 @click.option(
     "--ema",
-    type=click.FloatRange(min=0, max=1, max_open=True),
+    type=Number(min=0, max=1, max_open=True),
     metavar="DECAY",
     help="keep an exponential moving average of the weights with this decay, such as 0.999; evaluate, predict and "
     "export use the average",
@@ -173,7 +174,7 @@ LOSSES = [
 )
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=Integer(min=0),
     default=0,
     show_default=True,
     help="seed of the weights of a new classifier, and of new adapters",
@@ -183,7 +184,7 @@ LOSSES = [
     metavar="lora|DIR",
     help="train low-rank adapters instead of the weights: lora for new ones, or the folder of adapters that PEFT saved",
 )
-@click.option("--rank", type=click.IntRange(min=1), default=8, show_default=True, help="rank of new adapters")
+@click.option("--rank", type=Integer(min=1), default=8, show_default=True, help="rank of new adapters")
 @click.option(
     "--alpha", type=float, default=16, show_default=True, help="new adapters are scaled by alpha / rank"
 )

@@ -8,6 +8,7 @@ import click
 
 from ortrain._support.counts import counted
 from ortrain.cli import app, serving
+from ortrain.cli.numbers import Integer
 from ortrain.dashboard import Server
 
 PORT = 6060
@@ -23,7 +24,7 @@ PORT = 6060
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=Integer(0, 65535),
     help=f"port to listen on, 0 for any free port (default {PORT}, or any free port if it is in use)",
 )
 @click.option("--open/--no-browser", "browser", default=False, help="open the page in the browser")

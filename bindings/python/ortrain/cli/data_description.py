@@ -71,7 +71,9 @@ def describe_data(path: Path, target: str | None = None) -> dict[str, Any]:
 
 def lines_of(found: dict[str, Any]) -> list[str]:
     """Return the description as lines of text."""
-    lines = [f"{found['data']}: {counted(found['rows'], 'row')} of {found['kind']}"]
+    rows = counted(found["rows"], "image" if found["kind"] == "images" else "row")
+    where = {"table": "a table with ", "arrays": "arrays with "}.get(found["kind"], "")
+    lines = [f"{found['data']}: {where}{rows}"]
     lines += [f"  {name}: {shown}" for name, shown in found.get("columns", {}).items()]
     lines += [f"  {name}: left out, {why}" for name, why in found.get("left_out", {}).items()]
     if "target" in found:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ortrain._files.writing import make_folder, replaced_file, write_file
 from ortrain._support.counts import counted
 from ortrain.cli import app, results
+from ortrain.cli.numbers import Integer
 from ortrain.trainer import JSONLogger, ModelCheckpoint, ProgbarLogger, Trainer, plot
 
 Array = npt.NDArray[Any]
@@ -37,8 +38,8 @@ _SHOWN = 6
     show_default=True,
     help="folder for all results",
 )
-@click.option("--epochs", type=click.IntRange(min=1), default=8, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="seed of the order")
+@click.option("--epochs", type=Integer(min=1), default=8, show_default=True)
+@click.option("--seed", type=Integer(min=0), default=0, show_default=True, help="seed of the order")
 @app.as_json
 def command(out: Path, epochs: int, seed: int, json_output: bool) -> None:
     """Train a small network to read 1,797 handwritten digits, which come with the package, in a few seconds.

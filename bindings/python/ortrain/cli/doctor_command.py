@@ -60,6 +60,7 @@ def command(json_output: bool) -> int:
     if json_output:
         app.print_json(found)
     else:
+        found["seconds"] = f"{found['seconds']:.2f}"
         rows = [(name.replace("_", " "), str(value)) for name, value in found.items() if name != "packages"]
         rows[5:6] = [("instruction sets", " ".join(found["instruction_sets"]) or "unknown")]
         click.echo(app.table([*rows, *versions.items()]))

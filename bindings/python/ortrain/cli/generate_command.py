@@ -10,6 +10,7 @@ import click
 
 from ortrain.cli import app, language_models, results, running
 from ortrain.cli.language_options import LanguageOptions, input_options
+from ortrain.cli.numbers import Integer, Number
 from ortrain.inference_session import InferenceSession
 from ortrain.options import SessionOptions
 from ortrain.text import InputNames, Tokenizer, generate
@@ -45,26 +46,24 @@ from ortrain.trainer import Trainer
 )
 @click.option(
     "--temperature",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=0.0,
     show_default=True,
     help="number by which scores are divided before a token is drawn; 0 always takes the token with the highest score",
 )
 @click.option(
     "--top-k",
-    type=click.IntRange(min=0),
+    type=Integer(min=0),
     default=0,
     help="draw only from this many tokens with the highest scores (default all)",
 )
 @click.option(
     "--top-p",
-    type=click.FloatRange(min=0, min_open=True, max=1),
+    type=Number(min=0, min_open=True, max=1),
     default=1.0,
     help="draw only from the most probable tokens whose probabilities sum to this (default 1)",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="seed of the random draws"
-)
+@click.option("--seed", type=Integer(min=0), default=0, show_default=True, help="seed of the random draws")
 @click.option(
     "--tokenizer",
     type=click.Path(path_type=Path),

@@ -92,7 +92,7 @@ def _print_checkpoint(checkpoint: dict[str, Any]) -> None:
     click.echo(
         f"{counted(checkpoint['elements'], 'element', ',')}, {checkpoint['trained_elements']:,} trained, "
         f"{counted(checkpoint['bytes'], 'byte', ',')}, "
-        f"{counted(checkpoint['optimizer_steps'], 'optimizer step')}"
+        f"{counted(checkpoint['optimizer_steps'], 'optimizer step', ',')}"
     )
     for name, value in checkpoint["properties"].items():
         click.echo(f"property {name} = {value}")

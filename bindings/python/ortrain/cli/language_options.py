@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from ortrain.cli.numbers import Integer
+
 _NAMES = [
     click.option(
         "--tokens",
@@ -34,9 +36,7 @@ _OPTIONS = [
         type=click.Choice(["lora", "dora", "none"]),
         help="with MODEL, what is trained: low-rank adapters (default lora), or none for all weights",
     ),
-    click.option(
-        "--rank", type=click.IntRange(min=1), help="with MODEL, the rank of the adapters (default 8)"
-    ),
+    click.option("--rank", type=Integer(min=1), help="with MODEL, the rank of the adapters (default 8)"),
     click.option(
         "--alpha", type=float, help="with MODEL, adapters are scaled by alpha / rank (default twice the rank)"
     ),
@@ -53,7 +53,7 @@ _OPTIONS = [
     ),
     click.option(
         "--length",
-        type=click.IntRange(min=1),
+        type=Integer(min=1),
         help="number of tokens in a row of text (default that of the longest example, at most 512)",
     ),
     click.option(

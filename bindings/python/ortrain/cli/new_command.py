@@ -8,6 +8,7 @@ import click
 
 from ortrain._files.writing import make_folder, write_file
 from ortrain.cli import app, fitting, running
+from ortrain.cli.numbers import Integer
 
 
 @app.command(
@@ -42,7 +43,7 @@ from ortrain.cli import app, fitting, running
     metavar="FILE",
     help="tokenizer.json for the column of text",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="seed of the weights")
+@click.option("--seed", type=Integer(min=0), default=0, show_default=True, help="seed of the weights")
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("model.onnx"), show_default=True, help="the file"
 )

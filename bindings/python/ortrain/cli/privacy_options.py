@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from ortrain.cli.numbers import Number
 from ortrain.preprocessing.augmentation import augmentation_of
 from ortrain.trainer import Privacy, Trainer, schedules
 from ortrain.trainer.mezo import NAME
@@ -23,23 +24,23 @@ _OPTIONS = [
     ),
     click.option(
         "--epsilon",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Number(min=0, min_open=True),
         help="train privately, with so much noise that all runs together do not exceed this epsilon",
     ),
     click.option(
         "--noise-multiplier",
-        type=click.FloatRange(min=0),
+        type=Number(min=0),
         help="train privately, with noise of this standard deviation, as a multiple of the clipping norm (default 1 "
         "without --epsilon)",
     ),
     click.option(
         "--delta",
-        type=click.FloatRange(min=0, max=1, min_open=True, max_open=True),
+        type=Number(min=0, max=1, min_open=True, max_open=True),
         help="in a private run, the probability with which the guarantee of epsilon may fail (default 1e-5)",
     ),
     click.option(
         "--clip-per-sample",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Number(min=0, min_open=True),
         metavar="NORM",
         help="in a private run, the norm to which the gradient of each row is clipped (default 1)",
     ),

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ortrain.cli import app
+from ortrain.cli.numbers import Integer
 
 
 @app.command(
@@ -25,7 +26,7 @@ from ortrain.cli import app
 )
 @click.option(
     "--block-size",
-    type=click.IntRange(min=16),
+    type=Integer(min=16),
     default=32,
     show_default=True,
     help="number of consecutive weights of a row that share a scale, a power of two",

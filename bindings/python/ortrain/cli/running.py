@@ -17,6 +17,7 @@ from ortrain.api import CheckpointState
 from ortrain.cli import language_models, preparing, results
 from ortrain.cli.datasets import ENDINGS, KINDS, load
 from ortrain.cli.language_options import LanguageOptions
+from ortrain.cli.numbers import Integer
 from ortrain.cli.wanted import Choice, Wanted
 from ortrain.errors import OrtrainError
 from ortrain.inference_session import InferenceSession
@@ -25,7 +26,7 @@ from ortrain.trainer import Trainer, mezo
 from ortrain.trainer.metrics import METRIC_NAMES
 from ortrain.trainer.weighting import WEIGHTS
 
-COUNT = click.IntRange(min=1)
+COUNT = Integer(min=1)
 _LARGE = 64 << 20  # bytes; models of `ortrain new` are smaller
 
 header_option = click.option(

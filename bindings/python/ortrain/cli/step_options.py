@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ortrain.cli.numbers import Integer
+
 if TYPE_CHECKING:
     from ortrain.artifacts import ArtifactReport
 
@@ -24,19 +26,19 @@ _OPTIONS = [
     ),
     click.option(
         "--accumulate",
-        type=click.IntRange(min=1),
+        type=Integer(min=1),
         default=1,
         show_default=True,
         help="with --step, the number of batches whose mean gradient one step takes",
     ),
     click.option(
         "--rows",
-        type=click.IntRange(min=1),
+        type=Integer(min=1),
         help="with --step, the fixed number of rows of each batch (default: any number)",
     ),
     click.option(
         "--opset",
-        type=click.IntRange(min=17),
+        type=Integer(min=17),
         help="with --step, the opset of the models (default: that of MODEL, or 17 if that is older)",
     ),
     click.option(

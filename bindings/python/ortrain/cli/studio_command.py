@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ortrain.cli import app, serving
+from ortrain.cli.numbers import Integer
 from ortrain.dashboard.studio import Studio
 
 PORT = 6061
@@ -22,7 +23,7 @@ PORT = 6061
 @click.argument("folder", type=click.Path(path_type=Path), metavar="[DIR]", default=Path())
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=Integer(0, 65535),
     help=f"port to listen on, 0 for any free port (default {PORT}, or any free port if it is in use)",
 )
 @click.option("--open/--no-browser", "browser", default=True, help="open the page in the browser")

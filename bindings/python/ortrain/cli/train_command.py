@@ -16,6 +16,7 @@ from ortrain._support.counts import counted
 from ortrain.cli import app, fitting, language_models, results, running
 from ortrain.cli.artifacts_command import LOSSES, OPTIMIZERS
 from ortrain.cli.language_options import LanguageOptions, language_options
+from ortrain.cli.numbers import Integer, Number
 from ortrain.cli.privacy_options import PrivacyOptions, privacy_options
 from ortrain.cli.wanted import Choice
 from ortrain.errors import FileError, OrtrainError
@@ -77,7 +78,7 @@ _PLACES = ("memory", "off")  # values of --cache other than a folder
 )
 @click.option(
     "--lr",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     help="learning rate (default: that of the run that is continued, else the rate in the optimizer model)",
 )
 @click.option(
@@ -96,7 +97,7 @@ _PLACES = ("memory", "off")  # values of --cache other than a folder
     "may be repeated",
 )
 @click.option(
-    "--warmup", type=click.IntRange(min=0), default=0, help="optimizer steps in which the rate rises from 0"
+    "--warmup", type=Integer(min=0), default=0, help="optimizer steps in which the rate rises from 0"
 )
 @click.option("--accumulate", type=running.COUNT, default=1, help="batches per optimizer step (default 1)")
 @click.option(
@@ -105,9 +106,7 @@ _PLACES = ("memory", "off")  # values of --cache other than a folder
     show_default=True,
     help="whether each epoch has a new random order of the rows",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="seed of order and dropout"
-)
+@click.option("--seed", type=Integer(min=0), default=0, show_default=True, help="seed of order and dropout")
 @running.metrics_option
 @click.option(
     "--monitor",
@@ -130,7 +129,7 @@ _PLACES = ("memory", "off")  # values of --cache other than a folder
 @click.option("--name", help="name of the run in the dashboard (default two words, such as quiet-otter)")
 @click.option(
     "--samples",
-    type=click.IntRange(min=0),
+    type=Integer(min=0),
     default=12,
     show_default=True,
     help="number of misclassified rows of each validation to log, with their inputs",
@@ -254,6 +253,8 @@ def command(
     if resume is not None and trainer.saved_run is not None and trainer.saved_run["epoch"] >= epochs:
         return _is_finished(resume, trainer, folder, json_output)
     held_out: Any = None if validation is None else _share(validation)
+    if validation is not None and held_out is None and not Path(validation).exists():
+        raise FileNotFoundError(f"--validation: there is no file or folder {validation}")
     choice = Choice(
         folder, running.is_standard(folder), preprocess, normalize, tokenizer, held_out, seed, language
     )

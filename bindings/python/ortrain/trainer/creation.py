@@ -124,9 +124,11 @@ def make_artifacts(
     elif output is not None:
         raise ValueError("output: expected the name of a loss as well, which is computed from this output")
     elif isinstance(chosen_loss, artifacts.LossType) and names[0] not in floating_outputs(loaded.graph):
+        others = [repr(name) for name in names if name in floating_outputs(loaded.graph)]
         raise ValueError(
             f"the first output of the model, {names[0]!r}, has no floating-point numbers to compute a loss from; name a value "
-            f"with such numbers (ortrain artifacts --output, Trainer(output=...)), such as another output of {', '.join(names)}"
+            "with such numbers (ortrain artifacts --output, Trainer(output=...))"
+            + (f", such as the output {' or '.join(others)}" if others else "")
         )
     if chosen_loss is None:
         _check_scalar(loaded.graph.output[0])

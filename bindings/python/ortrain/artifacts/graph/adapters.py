@@ -25,7 +25,7 @@ from ortrain import _graph
 from ortrain._files.weights import array_of
 from ortrain._graph.initializers import add_initializer, free_name
 from ortrain._support.checks import names_of
-from ortrain._support.counts import counted
+from ortrain._support.counts import counted, sized
 from ortrain.artifacts.choice.export_record import module_of
 from ortrain.artifacts.choice.selection import Selection
 from ortrain.artifacts.graph.block_codes import decode
@@ -211,8 +211,8 @@ class Adapters:
         lines.append(
             f"{'adapter':<10}  {counted(len(self.layers), 'layer')}, {counted(self.count, 'element')}, {share:.2f} % of the "
             "model's "
-            f"{self.base_parameters}; with gradients and two moments {16 * self.count / 1e6:.2f} MB instead of "
-            f"{16 * self.base_parameters / 1e6:.2f} MB"
+            f"{self.base_parameters}; with gradients and two moments {sized(16 * self.count)} instead of "
+            f"{sized(16 * self.base_parameters)}"
         )
         return "\n".join(lines)
 
@@ -351,10 +351,13 @@ class _Editor:
             if not any(entry in fitting[node.output[0]] for node in chosen):
                 every = [f"{self._module(n)} ({self._operator(n)})" for n in candidates]
                 known = list(dict.fromkeys([*every, *self._unfused.known]))
+                shown = (
+                    f"the model has {len(known)}: {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}"
+                )
+                absent = f"the model has no {', '.join(sorted(LINEAR))}, Conv or Gather with constant weights"
                 raise ValueError(
                     f"LoRA: target {entry!r} fits no layer that can have an adapter"
-                    f"{'; ' + '; '.join(skipped) if skipped else ''}; the model has {len(known)}: "
-                    f"{', '.join(known[:12])}{', ...' if len(known) > 12 else ''}"
+                    f"{'; ' + '; '.join(skipped) if skipped else ''}; {shown if known else absent}"
                 )
         return chosen, skipped
 

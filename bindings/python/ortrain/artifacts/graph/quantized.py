@@ -17,7 +17,7 @@ import onnx
 from ortrain import _graph
 from ortrain._files.weights import array_of
 from ortrain._graph.initializers import add_initializer, free_name, is_read, remove_initializers
-from ortrain._support.counts import counted
+from ortrain._support.counts import counted, sized
 from ortrain.artifacts.choice.export_record import PATH, module_of
 from ortrain.artifacts.graph.block_codes import Codes, Coding, decode, encode
 from ortrain.artifacts.graph.fused import FusedLayer, Part, refuse, replace_nodes, unfuse
@@ -27,6 +27,8 @@ _WEIGHTS = {"MatMul": 1, "Gemm": 1, "Gather": 0}
 #: Fused operators that have such a layer as a part.
 _FUSED = ("Attention", "FusedGemm", "GemmFastGelu")
 _FUSED_EMBEDDINGS = ("EmbedLayerNormalization",)
+#: Operators whose weights are codes.
+_QUANTIZED = ("GatherBlockQuantized", "MatMulBnb4", "MatMulNBits")
 _COPIES = ("Transpose", "Identity")
 #: The types in which runtimes have the operators.
 _TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
@@ -52,7 +54,7 @@ class QuantizedLayer:
     bytes_after: int
 
     def __str__(self) -> str:
-        size = f"{self.bytes_before / 1e6:.2f} -> {self.bytes_after / 1e6:.2f} MB"
+        size = f"{sized(self.bytes_before)} -> {sized(self.bytes_after)}"
         return f"{self.module} ({self.operator} {list(self.shape)}): error {self.error:.2%}, largest {self.largest:.2g}, {size}"
 
 
@@ -87,7 +89,7 @@ class Quantization:
         lines = [str(layer) for layer in self.layers]
         lines += [f"skipped     {reason}" for reason in self.skipped]
         lines.append(
-            f"quantized   {counted(len(self.layers), 'layer')}, {before / 1e6:.2f} -> {after / 1e6:.2f} MB, mean error "
+            f"quantized   {counted(len(self.layers), 'layer')}, {sized(before)} -> {sized(after)}, mean error "
             f"{self.error:.2%}"
         )
         return "\n".join(lines)
@@ -194,6 +196,10 @@ class _Quantizer:
         chosen, skipped, used, names = [], [], set(), []
         for node in self._model.graph.node:
             found = self._weight(node)
+            if node.op_type in _QUANTIZED:
+                skipped.append(
+                    f"{node.name or node.output[0]} ({node.op_type}): its weights are quantized already"
+                )
             if found is None:
                 continue
             name, transposed = found

@@ -149,10 +149,17 @@ export function studio(page) {
     await update();
   }
 
+  // What data have, such as "a table with 150 rows" or "60 images".
+  function holds(found) {
+    const noun = found.kind === "images" ? "image" : "row";
+    const rows = `${found.rows} ${noun}${found.rows === 1 ? "" : "s"}`;
+    return noun === "image" ? rows : `${found.kind === "table" ? "a table" : found.kind} with ${rows}`;
+  }
+
   function showUnderstood() {
     const found = chosen.understood;
     if (!found) return;
-    const parts = [el("p", {}, `${found.data}: ${found.rows === undefined ? "" : `${found.rows} `}rows of ${found.kind}`)];
+    const parts = [el("p", {}, `${found.data}: ${holds(found)}`)];
     targetLabel.hidden = !found.names;
     if (found.names) {
       targetChoice.replaceChildren(...found.names.map((name) => el("option", { value: name, selected: name === found.target }, name)));
