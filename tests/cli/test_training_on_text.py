@@ -46,6 +46,21 @@ def test_adapters_are_trained_on_and_exported(model, run):
         onnxruntime.InferenceSession(f"{adapters}.onnx")
         found = run("generate", f"{adapters}.onnx", "--tokenizer", "artifacts/tokenizer.json", *asked).json
         assert found == inside
+    said = run("export", "artifacts", "apart.onnx", "--adapters", "apart").out
+    assert said.startswith(
+        "wrote apart.onnx and apart.onnx_adapter with the parameters of artifacts/best.ckpt ("
+    )
+    apart = ("generate", "apart.onnx", "--tokenizer", "artifacts/tokenizer.json", *asked)
+    assert run(*apart, "--adapter", "apart.onnx_adapter").json == inside
+    without = run(*apart)
+    assert without.json != inside
+    assert (
+        "apart.onnx takes adapters as inputs and runs without them; --adapter apart.onnx_adapter adds"
+        in without.err
+    )
+    assert "--adapter: there is no file other" in run(*apart, "--adapter", "other", status=1).err
+    refused = run("generate", "artifacts", *asked, "--adapter", "apart.onnx_adapter", status=2).err
+    assert "--adapter is for an exported model, found the folder of artifacts artifacts" in refused
 
 
 def test_the_tokenizer_of_a_larger_model_is_rejected(model, run):
@@ -260,3 +275,14 @@ def test_adapters_are_trained_privately(model, run):
     settings = json.loads(next((model.parent / "artifacts/runs/1").glob("log.jsonl")).open().readline())
     assert (settings["settings"]["batch_size"], settings["settings"]["accumulate"]) == (8, 1)
     assert "which steps without it would undo" in run(*train, status=2).err
+
+
+def test_rows_that_are_longer_than_the_model_takes_are_named(model, run):
+    """The model has 48 positions, and no file says so."""
+    found = run("train", "model", "--data", "facts.jsonl", "--adapter", "lora", "--length", 60, status=1)
+    assert (
+        "index 48 at position 48 of the indices is outside [-48, 47]\nThe rows have 60 tokens; if the model"
+        in found.err
+    )
+    assert "takes fewer, set a smaller number with --length\n" in found.err
+    assert not (model.parent / "artifacts").exists()

@@ -50,6 +50,19 @@ def test_writing_stops_at_the_longest_text_of_the_model(folder):
         text.generate(session, tokenizer, PROMPT * 9)
 
 
+def test_the_longest_text_of_a_model_is_found_where_no_file_names_it(folder):
+    """The model has 48 positions; rows would be padded to 64."""
+    tokenizer, session = text.Tokenizer(folder), InferenceSession(folder / "model.onnx")
+    tokenizer.ends, ids = (), tokenizer.encode(PROMPT).ids
+    found = text.generate(session, tokenizer, PROMPT)
+    assert found.stopped == "length"
+    assert found.tokens == greedy(folder, ids, 49 - len(ids))
+    with pytest.raises(
+        ValueError, match=r"prompt: the model does not take its \d+ tokens: Run: node .* index 48 "
+    ):
+        text.generate(session, tokenizer, PROMPT * 9)
+
+
 def test_draws_depend_on_the_seed_and_the_settings(folder):
     tokenizer, session = text.Tokenizer(folder), InferenceSession(folder / "model.onnx")
 

@@ -68,8 +68,9 @@ def command(
     if with_preprocessing:
         _check_preprocessing(trainer)
     trainer.export(model)
+    written = [model]
     if adapters != "inside" or peft is not None:
-        _export_adapters(trainer, model, adapters, peft)
+        written += _export_adapters(trainer, model, adapters, peft)
     if with_preprocessing:
         _put_preprocessing_in_front(trainer, model)
     elif trainer.preprocessing not in (None, _plain(trainer)):
@@ -78,17 +79,18 @@ def command(
         app.print_json({"model": model, "checkpoint": read, "outputs": trainer.outputs})
     else:
         click.echo(
-            f"wrote {model} with the parameters of {read} ({results.origin_of(read, trainer)}), outputs "
-            f"{', '.join(trainer.outputs)}"
+            f"wrote {' and '.join(map(str, written))} with the parameters of {read} ({results.origin_of(read, trainer)}), "
+            f"outputs {', '.join(trainer.outputs)}"
         )
 
 
-def _export_adapters(trainer: Trainer, model: Path, adapters: str, peft: Path | None) -> None:
-    """Write adapters as files, or as inputs of the exported model."""
+def _export_adapters(trainer: Trainer, model: Path, adapters: str, peft: Path | None) -> list[Path]:
+    """Write adapters as files, or as inputs of the exported model; return the files and folders with adapters."""
     from ortrain import artifacts
     from ortrain._files.weights import write_models
 
     changed = None
+    written: list[Path] = []
     if adapters == "merged":
         changed = artifacts.merged(model)
     elif adapters == "requantized":
@@ -100,9 +102,13 @@ def _export_adapters(trainer: Trainer, model: Path, adapters: str, peft: Path | 
     if changed is not None:
         write_models({model: changed}, model.with_name(f"{model.name}.data"), None)
     if adapters == "apart":
-        artifacts.write_onnx_adapter(trainer.state, model.with_suffix(".onnx_adapter"))
+        file = model.with_suffix(".onnx_adapter")
+        artifacts.write_onnx_adapter(trainer.state, file)
+        written.append(file)
     if peft is not None:
         artifacts.write_peft(trainer.state, peft)
+        written.append(peft)
+    return written
 
 
 def _plain(trainer: Trainer) -> dict[str, Any] | None:

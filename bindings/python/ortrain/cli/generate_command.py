@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from ortrain._files.reading import check_file
+from ortrain.adapters import LoraAdapter
 from ortrain.cli import app, language_models, results, running
 from ortrain.cli.language_options import LanguageOptions, input_options
 from ortrain.cli.numbers import Integer, Number
@@ -70,6 +72,12 @@ from ortrain.trainer import Trainer
     metavar="FILE",
     help="tokenizer.json (default the one in DIR, or beside MODEL)",
 )
+@click.option(
+    "--adapter",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="file of adapters for a MODEL that `ortrain export --adapters apart` wrote",
+)
 @input_options
 @running.model_options
 @app.as_json
@@ -84,6 +92,7 @@ def command(
     top_p: float,
     seed: int,
     tokenizer: Path | None,
+    adapter: Path | None,
     names: LanguageOptions,
     checkpoint: Path | None,
     threads: int,
@@ -102,8 +111,14 @@ def command(
         options = SessionOptions()
         options.intra_op_num_threads = threads
         model, stored = InferenceSession(exported, options), None
+        if adapter is None:
+            _say_that_adapters_are_missing(model, exported)
         inputs = InputNames.among(forms_of(model), **names.of_the_inputs)
     else:
+        if adapter is not None:
+            raise click.UsageError(
+                f"--adapter is for an exported model, found the folder of artifacts {source}"
+            )
         read = results.chosen_checkpoint(running.artifacts_folder(source), checkpoint)
         model = Trainer(source, checkpoint=read, threads=threads)
         results.say_which(read, model)
@@ -128,6 +143,7 @@ def command(
         on_text=None if json_output else lambda piece: click.echo(piece, nl=False),
         inputs=inputs,
         logits=names.logits,
+        adapter=None if adapter is None else _read_adapter(adapter),
     )
     if json_output:
         app.print_json({"text": found.text, "tokens": found.tokens, "stopped": found.stopped})
@@ -140,3 +156,22 @@ def command(
             else "the maximum number of tokens that the model takes"
         )
         click.echo(f"ortrain: stopped at {why}", err=True)
+
+
+def _read_adapter(path: Path) -> LoraAdapter:
+    check_file(path, "--adapter")
+    adapter = LoraAdapter()
+    adapter.Load(path)
+    return adapter
+
+
+def _say_that_adapters_are_missing(model: InferenceSession, path: Path) -> None:
+    """Print that a model whose inputs are adapters runs without them."""
+    if not any(".lora_" in value.name for value in model.get_overridable_initializers()):
+        return
+    file = path.with_suffix(".onnx_adapter")
+    click.echo(
+        f"ortrain: {path} takes adapters as inputs and runs without them; --adapter {file if file.exists() else 'FILE'} "
+        "adds them",
+        err=True,
+    )

@@ -253,8 +253,6 @@ def command(
     if resume is not None and trainer.saved_run is not None and trainer.saved_run["epoch"] >= epochs:
         return _is_finished(resume, trainer, folder, json_output)
     held_out: Any = None if validation is None else _share(validation)
-    if validation is not None and held_out is None and not Path(validation).exists():
-        raise FileNotFoundError(f"--validation: there is no file or folder {validation}")
     choice = Choice(
         folder, running.is_standard(folder), preprocess, normalize, tokenizer, held_out, seed, language
     )
@@ -492,6 +490,15 @@ def _fit(trainer: Trainer, rows: Any, epochs: int, options: dict[str, Any], run:
             f"{error.message}\nThe run stopped in epoch {trainer.epoch + 1}; the same command with --resume {last} completes it",
             error.errno,
         ) from error
+    except OrtrainError as error:
+        stored = trainer.preprocessing or {}
+        if trainer.step or stored.get("kind") != language_models.KIND:
+            raise
+        tokens = counted(next(iter(rows.values())).shape[1], "token")
+        raise OrtrainError(
+            f"{error.message}\nThe rows have {tokens}; if the model takes fewer, set a smaller number with --length",
+            error.code,
+        ) from error
     finally:
         signal.signal(signal.SIGINT, before)
         results.remove_unused(run)  # the trainer has rejected the settings of this run
@@ -592,7 +599,11 @@ def _schedule(name: str, options: tuple[str, ...], warmup: int, monitor: str | N
 
 
 def _share(text: str) -> float | None:
+    """Return the share of the rows to hold out; None if the text names other data."""
     try:
         return float(text)
     except ValueError:
+        if not Path(text).exists():
+            message = f"--validation: there is no file or folder {text}"
+            raise FileNotFoundError(message) from None
         return None

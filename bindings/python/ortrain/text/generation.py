@@ -15,7 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain._support.counts import counted
+from ortrain.adapters import LoraAdapter
+from ortrain.errors import OrtrainError
 from ortrain.inference_session import InferenceSession
+from ortrain.options import RunOptions
 from ortrain.text.inputs import InputNames, forms_of, shape_of
 from ortrain.text.lines import Message
 from ortrain.text.tokenizer import Tokenizer, check_tokenizer
@@ -60,6 +63,7 @@ def generate(
     on_text: Callable[[str], None] | None = None,
     inputs: InputNames | None = None,
     logits: str | None = None,
+    adapter: LoraAdapter | None = None,
 ) -> Generated:
     """Let a model continue a text, or answer in a chat.
 
@@ -87,13 +91,17 @@ def generate(
         The names of the model's inputs. By default those that a checkpoint has, else what `InputNames.among` finds.
     logits : str, optional
         The output that has the scores, ``[batch, tokens, vocabulary]``; by default the first one.
+    adapter : LoraAdapter, optional
+        The values of the adapters that a model in a session takes as inputs. By default the model runs without adapters.
 
     Raises
     ------
     TypeError
-        When the model or the tokenizer is a path.
+        When the model or the tokenizer is a path, or a trainer is given an adapter.
     ValueError
         When a setting is wrong, the prompt is empty or too long, or the model has no such scores.
+    OrtrainError
+        When the model cannot be run.
     """
     if isinstance(model, str | os.PathLike):
         raise TypeError(
@@ -105,7 +113,7 @@ def generate(
         raise ValueError(f"max_tokens: expected 1 or more, found {max_tokens}")
     check_sampling(temperature, top_k, top_p)
     ids = _prompt_tokens(tokenizer, prompt)
-    scores = _scores_of(model, inputs, logits)
+    scores = _scores_of(model, inputs, logits, adapter)
     limit = min(number for number in (tokenizer.limit, scores.length, 1 << 30) if number)
     if len(ids) > limit:
         raise ValueError(f"prompt: the model takes {counted(limit, 'token')} at most, found {len(ids)}")
@@ -117,7 +125,17 @@ def generate(
         if len(ids) + len(made) > limit:
             stopped = "length"
             break
-        last = scores.after([*ids, *made], limit, tokenizer.filler)
+        try:
+            last = scores.after([*ids, *made], limit, tokenizer.filler)
+        except OrtrainError as error:
+            if not made:
+                tokens = counted(len(ids), "token")
+                raise ValueError(f"prompt: the model does not take its {tokens}: {error}") from error
+            scores.after(
+                [*ids, *made[:-1]], limit, tokenizer.filler
+            )  # fails for reasons other than the number of tokens
+            stopped = "length"
+            break
         made.append(_drawn(last, temperature, top_k, top_p, rng))
         if made[-1] in tokenizer.ends:
             stopped = "end"
@@ -219,11 +237,26 @@ class _Scores:
         length: int | None = None,
     ) -> None:
         self._names, self._run, self._batch, self.length = names, run, batch, length
+        self._pads = length is None
 
     def after(self, tokens: Sequence[int], limit: int, filler: int) -> Array:
-        """Return the scores of the token after the given ones."""
+        """Return the scores of the token after the given ones.
+
+        Rows are padded to few different lengths, because the session compiles a program for each. The maximum length of some
+        models is known only from the error of a longer row; then rows are no longer padded.
+        """
         count = len(tokens)
-        size = self.length or min(limit, -(-count // _STEP) * _STEP)
+        padded = min(limit, -(-count // _STEP) * _STEP)
+        if self._pads and padded > count:
+            try:
+                return self._of_row(tokens, padded, filler)
+            except OrtrainError:
+                self._pads = False
+        return self._of_row(tokens, self.length or (padded if self._pads else count), filler)
+
+    def _of_row(self, tokens: Sequence[int], size: int, filler: int) -> Array:
+        """Return the scores after the last token of a row of a size."""
+        count = len(tokens)
         shape = (self._batch or 1, size)
         ids, mask = np.full(shape, filler, np.int64), np.zeros(shape, np.int64)
         ids[:, :count], mask[:, :count] = tokens, 1
@@ -237,9 +270,18 @@ class _Scores:
         return scores
 
 
-def _scores_of(model: InferenceSession | Predicts, names: InputNames | None, logits: str | None) -> _Scores:
+def _scores_of(
+    model: InferenceSession | Predicts,
+    names: InputNames | None,
+    logits: str | None,
+    adapter: LoraAdapter | None,
+) -> _Scores:
     if isinstance(model, InferenceSession):
-        return _scores_of_session(model, names, logits)
+        return _scores_of_session(model, names, logits, adapter)
+    if adapter is not None:
+        raise TypeError(
+            "adapter: expected an InferenceSession as the model, found a trainer, which has its adapters"
+        )
     wanted = model.prediction_inputs()
     forms = [form for form in getattr(getattr(model, "inputs", None), "forms", ()) if form.name in wanted]
     names = names or _stored_names(model) or InputNames.among(forms or wanted)
@@ -261,7 +303,9 @@ def _stored_names(model: Predicts) -> InputNames | None:
     return InputNames(**stored["inputs"]) if "inputs" in stored else None
 
 
-def _scores_of_session(model: InferenceSession, names: InputNames | None, logits: str | None) -> _Scores:
+def _scores_of_session(
+    model: InferenceSession, names: InputNames | None, logits: str | None, adapter: LoraAdapter | None
+) -> _Scores:
     returned = [output.name for output in model.get_outputs()]
     if logits is not None and logits not in returned:
         raise ValueError(
@@ -270,9 +314,12 @@ def _scores_of_session(model: InferenceSession, names: InputNames | None, logits
     forms = forms_of(model)
     types = {form.name: form.dtype for form in forms}
     names = names or InputNames.among(forms)
+    options = RunOptions()
+    if adapter is not None:
+        options.add_active_adapter(adapter)
 
     def run(values: Mapping[str, Array]) -> Array:
         given: dict[str, Any] = {name: array.astype(types[name]) for name, array in values.items()}
-        return np.asarray(model.run([logits or returned[0]], given)[0])
+        return np.asarray(model.run([logits or returned[0]], given, options)[0])
 
     return _Scores(names, run, *shape_of(names, forms))
