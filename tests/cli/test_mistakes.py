@@ -195,3 +195,19 @@ def test_a_model_without_layers_for_adapters_is_named(run, tmp_path):
 
 def test_a_self_test_takes_seconds(run):
     assert re.search(r"^seconds +\d+\.\d\d$", run("doctor").out, re.MULTILINE)
+
+
+def test_a_class_that_the_model_lacks_is_named_with_its_row(run, folder):
+    """In the rows to train on, also beside a frozen body, in those for validation, and in those to evaluate."""
+    pixels, wrong = PIXELS / np.float32(255), LABELS.copy()
+    wrong[7] = 5
+    np.savez("data.npz", x=pixels, y=LABELS)
+    np.savez("wrong.npz", x=pixels, y=wrong)
+    run("artifacts", "model.onnx", "--classes", 3, "--out", "head")
+    named = "input 'labels': expected numbers of classes from 0 to 2, found 5 in row 7 of the "
+    for made in ("artifacts", "head"):
+        for command in ("train", "evaluate"):
+            found = run(command, made, "--data", "wrong.npz", status=1).err
+            assert f"ortrain: data: {named}data. Labels start at 0; the model has 3 scores per row." in found
+        found = run("train", made, "--data", "data.npz", "--validation", "wrong.npz", status=1).err
+        assert f"ortrain: validation: {named}validation data. Labels" in found

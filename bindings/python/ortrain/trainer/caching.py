@@ -63,9 +63,14 @@ class Caching(Loop):
         batch = source.example(self.epoch, first_batch)
         expected = None
         if False in parts:
-            found = self.module.eval()(*batch)
+            try:
+                found = self.module.eval()(*batch)
+            except OrtrainError as error:
+                self._explain(error, batch, source.columns)
+                raise
+            finally:
+                self.module.train()
             expected = list(found) if isinstance(found, (tuple, list)) else [found]
-            self.module.train()
         rate = self.optimizer.get_learning_rate()
         if not self._let_go():
             _log.info("features: not kept, because the program holds the trainer's module")

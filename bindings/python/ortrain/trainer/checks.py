@@ -329,14 +329,17 @@ def check_rows(form: Form, count: int, batch_size: int, drop_last: bool) -> None
     fixed = form.shape[0] if form.shape else None
     if not isinstance(fixed, int) or (batch_size == fixed and (drop_last or count % fixed == 0)):
         return
-    last = (
-        ""
-        if batch_size != fixed
-        else f", of which {counted(count, 'row')} {agreeing(count, 'leaves', 'leave')} {count % fixed}; fit(drop_last=True) "
-        "leaves them out"
-    )
-    raise ValueError(
+    other = 'or artifacts for any batch size: Trainer(model, batch="dynamic") or ortrain artifacts MODEL --batch dynamic'
+    exported = (
         f"batch_size: the model was exported for batches of exactly {counted(fixed, 'row')} (input {form.name!r}, "
-        f"{form.shown()}), found batch_size={batch_size}{last}. Use batch_size={fixed} (--batch {fixed} on the command "
-        'line), or artifacts for any batch size: Trainer(model, batch="dynamic") or ortrain artifacts MODEL --batch dynamic'
+        f"{form.shown()})"
+    )
+    if batch_size == fixed:
+        left = counted(count % fixed, "row")
+        raise ValueError(
+            f"{exported}, found {counted(count, 'row')}, which {agreeing(count, 'leaves', 'leave')} a batch of {left}. Use other "
+            f"data, fit(drop_last=True), which leaves out the last rows of each epoch, {other}"
+        )
+    raise ValueError(
+        f"{exported}, found batch_size={batch_size}. Use batch_size={fixed} (--batch {fixed} on the command line), {other}"
     )

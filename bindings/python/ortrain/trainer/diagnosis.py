@@ -19,7 +19,12 @@ _LABEL = re.compile(r"label (-?\d+) at position (\d+) is not one of the (\d+) cl
 
 
 def of_step(
-    error: OrtrainError, names: Sequence[str], batch: Sequence[Array], columns: Sequence[Array] | None
+    error: OrtrainError,
+    names: Sequence[str],
+    batch: Sequence[Array],
+    columns: Sequence[Array] | None,
+    *,
+    is_validation: bool = False,
 ) -> str | None:
     """Return what is wrong with the data of a step that failed; None if the error says it already.
 
@@ -33,6 +38,8 @@ def of_step(
         The data of the step.
     columns : sequence of array, optional
         All data, if they are in memory.
+    is_validation : bool, default False
+        Whether these are the data for validation.
     """
     label = _LABEL.search(str(error))
     if label is None or not batch:
@@ -44,10 +51,11 @@ def of_step(
     if columns is not None:
         rows = np.unique(np.nonzero(columns[-1] == value)[0])
         more = _more(len(rows) - 1, "it")
-        place = f"row {rows[0]} of the data{more}" if len(rows) else place
+        whose = "validation data" if is_validation else "data"
+        place = f"row {rows[0]} of the {whose}{more}" if len(rows) else place
     return (
-        f"data: input {names[-1]!r}: expected numbers of classes from 0 to {classes - 1}, found {value} in {place}. Labels "
-        f"start at 0; the model has {counted(classes, 'score')} per row"
+        f"{'validation' if is_validation else 'data'}: input {names[-1]!r}: expected numbers of classes from 0 to {classes - 1}, "
+        f"found {value} in {place}. Labels start at 0; the model has {counted(classes, 'score')} per row"
     )
 
 

@@ -161,9 +161,16 @@ class Loop(Run):
             ) from error
         self.module.lazy_reset_grad()
 
-    def _explain(self, error: OrtrainError, batch: Batch, columns: Sequence[Array] | None) -> None:
+    def _explain(
+        self,
+        error: OrtrainError,
+        batch: Batch,
+        columns: Sequence[Array] | None,
+        *,
+        is_validation: bool = False,
+    ) -> None:
         """If the data caused an error, raise an error that names their fault."""
-        reason = diagnosis.of_step(error, self.inputs.names, batch, columns)
+        reason = diagnosis.of_step(error, self.inputs.names, batch, columns, is_validation=is_validation)
         if reason is not None:
             raise InvalidArgumentError(f"{reason}.\n{error.message}", error.code) from error
 
@@ -202,7 +209,7 @@ class Loop(Run):
                     try:
                         outputs = module(*batch)
                     except OrtrainError as error:
-                        self._explain(error, batch, source.columns)
+                        self._explain(error, batch, source.columns, is_validation=source is self._validation)
                         raise
                     loss = float((outputs[0] if several else outputs).item())
                     if not math.isfinite(loss):

@@ -203,15 +203,14 @@ class Adapters:
     def __str__(self) -> str:
         """Return the lines of the report."""
         lines = [
-            f"{'adapter':<10}  {layer.module} ({layer.fused or layer.operator}): {counted(layer.parameters, 'element')}"
+            f"{'adapter':<10}  {layer.module} ({layer.fused or layer.operator}): {counted(layer.parameters, 'element', ',')}"
             for layer in self.layers
         ]
         lines += [f"{'adapter':<10}  left out: {reason}" for reason in self.skipped]
         share = 100 * self.count / max(1, self.base_parameters)
         lines.append(
-            f"{'adapter':<10}  {counted(len(self.layers), 'layer')}, {counted(self.count, 'element')}, {share:.2f} % of the "
-            "model's "
-            f"{self.base_parameters}; with gradients and two moments {sized(16 * self.count)} instead of "
+            f"{'adapter':<10}  {counted(len(self.layers), 'layer')}, {counted(self.count, 'element', ',')}, {share:.2f} % of the "
+            f"model's {self.base_parameters:,}; with gradients and two moments {sized(16 * self.count)} instead of "
             f"{sized(16 * self.base_parameters)}"
         )
         return "\n".join(lines)
