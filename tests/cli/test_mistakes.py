@@ -211,3 +211,12 @@ def test_a_class_that_the_model_lacks_is_named_with_its_row(run, folder):
             assert f"ortrain: data: {named}data. Labels start at 0; the model has 3 scores per row." in found
         found = run("train", made, "--data", "data.npz", "--validation", "wrong.npz", status=1).err
         assert f"ortrain: validation: {named}validation data. Labels" in found
+
+
+def test_a_model_with_fewer_scores_than_the_data_have_classes_is_told_their_names(run, folder):
+    image = pytest.importorskip("PIL.Image")
+    for number, name in enumerate(("cat", "dog", "emu", "owl")):
+        (folder / "pictures" / name).mkdir(parents=True)
+        image.fromarray(PIXELS[number, 0]).save(folder / "pictures" / name / "1.png")
+    found = run("train", "artifacts", "--data", "pictures", status=1).err
+    assert "the model has 3 scores per row, and the data have 4 classes: cat, dog, emu, owl.\n" in found

@@ -25,6 +25,7 @@ def of_step(
     columns: Sequence[Array] | None,
     *,
     is_validation: bool = False,
+    classes: Sequence[str] | None = None,
 ) -> str | None:
     """Return what is wrong with the data of a step that failed; None if the error says it already.
 
@@ -40,11 +41,13 @@ def of_step(
         All data, if they are in memory.
     is_validation : bool, default False
         Whether these are the data for validation.
+    classes : sequence of str, optional
+        The names of the classes, in the order of their numbers.
     """
     label = _LABEL.search(str(error))
     if label is None or not batch:
         return None
-    value, position, classes = (int(text) for text in label.groups())
+    value, position, count = (int(text) for text in label.groups())
     labels = batch[-1]
     per_row = max(1, labels.size // max(1, len(labels)))
     place = f"row {position // per_row} of the batch"
@@ -54,9 +57,18 @@ def of_step(
         whose = "validation data" if is_validation else "data"
         place = f"row {rows[0]} of the {whose}{more}" if len(rows) else place
     return (
-        f"{'validation' if is_validation else 'data'}: input {names[-1]!r}: expected numbers of classes from 0 to {classes - 1}, "
-        f"found {value} in {place}. Labels start at 0; the model has {counted(classes, 'score')} per row"
+        f"{'validation' if is_validation else 'data'}: input {names[-1]!r}: expected numbers of classes from 0 to {count - 1}, "
+        f"found {value} in {place}. Labels start at 0; the model has {counted(count, 'score')} per row"
+        + _named(classes, count)
     )
+
+
+def _named(classes: Sequence[str] | None, count: int) -> str:
+    """Return the names of classes if they are more than a model has scores for."""
+    if classes is None or len(classes) <= count:
+        return ""
+    shown = f"{', '.join(classes[:20])}{', ...' if len(classes) > 20 else ''}"
+    return f", and the data have {counted(len(classes), 'class')}: {shown}"
 
 
 def of_gradients(

@@ -170,7 +170,9 @@ class Loop(Run):
         is_validation: bool = False,
     ) -> None:
         """If the data caused an error, raise an error that names their fault."""
-        reason = diagnosis.of_step(error, self.inputs.names, batch, columns, is_validation=is_validation)
+        reason = diagnosis.of_step(
+            error, self.inputs.names, batch, columns, is_validation=is_validation, classes=self.classes
+        )
         if reason is not None:
             raise InvalidArgumentError(f"{reason}.\n{error.message}", error.code) from error
 
