@@ -220,7 +220,7 @@ def test_the_checkpoint_has_the_adapters_alone_and_names_its_base(tmp_path: path
     np.testing.assert_allclose(run(onnx.load(exported), x), run(onnx.load(path), x), rtol=1e-5, atol=1e-6)
     # "all-linear" leaves the classifier alone.
     assert not any(layer.module == "head" for layer in adapters.layers)
-    assert f"{adapters.count} elements" in str(report)
+    assert f"{adapters.count:,} elements" in str(report)
 
 
 def test_adapters_of_another_base_are_refused(tmp_path: pathlib.Path) -> None:
