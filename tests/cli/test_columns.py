@@ -121,3 +121,36 @@ def test_a_header_is_recognized(lines, names, tmp_path):
     assert table.has_names == (names is not None)
     assert list(table.columns) == (names or [f"column {i + 1}" for i in range(len(table.columns))])
     assert len(next(iter(table.columns.values()))) == (rows if names is None else rows - 1)
+
+
+def test_one_cell_that_is_no_number_does_not_turn_a_column_into_categories(run, tmp_path, monkeypatch):
+    """Also with fewer different numbers than a column may have categories; codes beside a text are categories."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{n % 30},{n % 3 or 'other'},{'ab'[n % 2]}" for n in range(150)]
+    (tmp_path / "t.csv").write_text("\n".join(["size,code,kind", *rows]) + "\n")
+    assert "size (number); code (3 categories: 1, 2, other)" in run("train", "--data", "t.csv").err
+    rows[7] = "inf,1,a"
+    (tmp_path / "wrong.csv").write_text("\n".join(["size,code,kind", *rows]) + "\n")
+    expected = "column size: expected numbers, as most of its cells are, found 'inf' in row 7 of the data"
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert expected in run("train", "--data", "../wrong.csv", status=1).err
+
+
+def test_cells_that_are_missing_only_in_later_data_are_said(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{n},{n * n % 7},{'ab'[n % 2]}" for n in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["size,width,kind", *rows]) + "\n")
+    assert "missing" not in run("train", "--data", "t.csv").err
+    rows[3], rows[4], rows[5] = ",3,a", ",4,b", "5,,a"
+    (tmp_path / "later.csv").write_text("\n".join(["size,width,kind", *rows]) + "\n")
+    for command in ("evaluate", "predict", "train"):
+        said = run(command, "artifacts", "--data", "later.csv").err
+        assert (
+            "later.csv: 2 cells of the column size are missing, none was in training; they count as the mean\n"
+            in said
+        )
+        assert (
+            "later.csv: 1 cell of the column width is missing, none was in training; it counts as the mean\n"
+            in said
+        )

@@ -268,3 +268,12 @@ def test_likeliest_classes_count_where_targets_are_probabilities():
     soft = np.eye(6)[TARGETS] * 0.7 + 0.05
     for metric in (Accuracy, F1, IoU, ConfusionMatrix, AUC, lambda: TopK(2)):
         assert stream(metric(), targets=soft) == stream(metric())
+
+
+@pytest.mark.parametrize("name", ["accuracy", "f1", "auc", "auc_multilabel", "confusion_matrix", "iou"])
+def test_a_metric_of_classes_rejects_numbers(name):
+    metric = metric_of(name)
+    metric.update(np.array([[-1.0], [2.0]], np.float32), np.array([[0], [1]], np.float32), 0.0)
+    expected = f"metric {name}: the model has a single score for each target.* found 151; mae and r2 are metrics of numbers"
+    with pytest.raises(ValueError, match=expected):
+        metric.update(np.array([[140.0], [80.0]], np.float32), np.array([[151], [75]], np.float32), 0.0)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain._files.writing import copy_file
-from ortrain._support.counts import counted
+from ortrain._support.counts import agreeing, counted
 from ortrain.cli.tables import Table, check_values
 from ortrain.cli.wanted import Wanted
 from ortrain.preprocessing import tables, text
@@ -74,6 +74,7 @@ def encoded(
         if stored["kind"] == "text":
             return _text(table, wanted, column, path), column, table
         plan = tables.TablePreprocessing.of_json(stored)
+        wanted.remarks += _new_missing_cells(table, plan, path)
         return _rows(table, plan, wanted, path), column, table
     if choice is None or wanted.columns is not None or len(table.columns) < 2:
         return None
@@ -90,6 +91,22 @@ def encoded(
     wanted.remarks.append(f"the columns are preprocessed: {fitted.shown()}")
     wanted.remarks += [f"the column {name} is left out: {why}" for name, why in fitted.left_out.items()]
     return found, column, table
+
+
+def _new_missing_cells(table: Table, plan: tables.TablePreprocessing, path: Path) -> list[str]:
+    """Return remarks on columns that have missing cells although those of the training had none."""
+    remarks = []
+    for column in plan.columns:
+        if isinstance(column, tables.Category) or column.has_missing:
+            continue
+        missing = sum(map(is_missing, table.columns[column.name]))
+        if missing:
+            become = "the mean" if isinstance(column, tables.Number) else "no date"
+            remarks.append(
+                f"{path}: {counted(missing, 'cell')} of the column {column.name} {agreeing(missing, 'is', 'are')} missing, none "
+                f"was in training; {agreeing(missing, 'it counts', 'they count')} as {become}"
+            )
+    return remarks
 
 
 def columns_of(arrays: dict[str, Array], wanted: Wanted) -> Table | None:

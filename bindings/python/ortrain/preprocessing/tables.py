@@ -22,6 +22,7 @@ from ortrain.preprocessing.cells import date_of, is_missing, number_of, separato
 Array = npt.NDArray[Any]
 
 _MOST_CATEGORIES = 50
+_MOST_CODES = 10  # different numbers that may be names of categories beside a text, such as the codes 1, 2, 3 and "other"
 _MOSTLY = 0.9  # share of numbers above which a column counts as numeric, and its other cells as mistakes
 _EPOCH_WEEKDAY = 3  # 1970-01-01 was a Thursday
 
@@ -265,20 +266,17 @@ def look_at(table: Mapping[str, Sequence[Any]], where: str) -> TablePreprocessin
 def _category(name: str, cells: Sequence[Any], present: Sequence[Any], where: str) -> Category | str:
     """Return a column of categories, or the reason why the column is something else."""
     counts = Counter(text_of(cell) for cell in cells)
-    if len(counts) > _MOST_CATEGORIES:
-        wrong = [cell for cell in present if number_of(cell) is None]
-        if len(wrong) < (1 - _MOSTLY) * len(present):
-            raise ValueError(
-                f"{where}, column {name}: expected numbers, as most of its cells are, found {str(wrong[0])!r:.60} in row "
-                f"{list(cells).index(wrong[0]) + 1} of the data; leave cells without a value empty"
-            )
-        if len(counts) > len(cells) / 2:
-            return f"it has {counted(len(counts), 'different text')} in {counted(len(cells), 'row')}, too many for categories"
+    wrong = [cell for cell in present if number_of(cell) is None]
+    if len(counts) > _MOST_CODES and len(wrong) < (1 - _MOSTLY) * len(present):
+        raise ValueError(
+            f"{where}, column {name}: expected numbers, as most of its cells are, found {str(wrong[0])!r:.60} in row "
+            f"{list(cells).index(wrong[0])} of the data; leave cells without a value empty"
+        )
+    if len(counts) > max(_MOST_CATEGORIES, len(cells) / 2):
+        return f"it has {counted(len(counts), 'different text')} in {counted(len(cells), 'row')}, too many for categories"
     most = sorted(counts, key=lambda text: (-counts[text], text))[:_MOST_CATEGORIES]
     return Category(name, tuple(sorted(most)), (True,) * len(most))
 
 
 def _wrong(where: str, name: str, expected: str, cell: Any, row: int) -> str:
-    return (
-        f"{where}, column {name}: expected {expected}, found {str(cell)!r:.60} in row {row + 1} of the data"
-    )
+    return f"{where}, column {name}: expected {expected}, found {str(cell)!r:.60} in row {row} of the data"

@@ -84,6 +84,25 @@ class Metric(ABC):
             setattr(self, key, np.asarray(value) if isinstance(value, list) else value)
 
 
+_TWO_CLASSES = ("accuracy", "auc", "auc_multilabel", "confusion_matrix", "f1", "iou")
+"""The metrics for which a single score for each target tells two classes apart."""
+
+
+def _check_two_classes(name: str, target: Array) -> None:
+    """Reject numbers, such as prices, as the classes of a model with a single score for each target.
+
+    Raises
+    ------
+    ValueError
+        When a target is above 1.
+    """
+    if target.size and target.dtype.kind in "iuf" and (largest := target.max()) > 1:
+        raise ValueError(
+            f"metric {name}: the model has a single score for each target, for two classes: expected targets of 0 and 1, found "
+            f"{largest:g}; mae and r2 are metrics of numbers"
+        )
+
+
 class CoreMetric(Metric):
     """A metric of the core, by its name; the page on metrics lists the names and options.
 
@@ -113,6 +132,8 @@ class CoreMetric(Metric):
 
     def update(self, prediction: Array, target: Array, loss: float) -> None:
         """Take a batch: predictions ``[batch, ...]``, targets ``[batch, ...]``, and the loss."""
+        if self._metric in _TWO_CLASSES and np.size(prediction) == np.size(target):
+            _check_two_classes(self.name, np.asarray(target))
         values = (to_value(prediction), to_value(target), to_value(np.float64(loss)))
         _ortrain.metric_update(self._counts, *values)
 
