@@ -25,6 +25,7 @@ OTHER = {
     "artifacts/graph/unrepeat.py": {"array.size"},  # "3 of its 12 elements": repeated values are several
     "artifacts/report/findings.py": {"len(self.nodes)"},  # several nodes share a parameter
     "artifacts/report/messages.py": {"len(names)"},  # has a sentence for each number
+    "cli/generate_command.py": {"path"},  # a name
     "cli/language_models.py": {"options.bits"},  # 4 or 8
     "cli/tables.py": {"_MOST_CHARACTERS"},
     "compilation.py": {"what"},  # a name
