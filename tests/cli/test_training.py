@@ -262,7 +262,8 @@ def test_a_program_that_imports_the_package_keeps_its_ctrl_c(tmp_path):
     assert "KeyboardInterrupt" in done.stderr
 
 
-def test_ctrl_c_saves_and_the_resumed_run_is_the_same(artifacts, train_npz, run):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_save_and_the_resumed_run_is_the_same(artifacts, train_npz, run, number):
     options = ["--data", train_npz, "--epochs", "30", "--batch", "8", "--validation", "0.25"]
     run("train", artifacts, *options, "--out", artifacts / "whole")
     whole = parameters(artifacts / "last.ckpt")
@@ -272,7 +273,7 @@ def test_ctrl_c_saves_and_the_resumed_run_is_the_same(artifacts, train_npz, run)
     )
     assert process.stderr is not None
     process.stderr.readline()  # the first epoch is over
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130, said
     checkpoint = artifacts / "runs/1/interrupted.ckpt"

@@ -277,7 +277,7 @@ def command(
 
 
 def _save_interrupted(trainer: Trainer, path: Path, privacy: PrivacyOptions) -> int:
-    """Save a run that Ctrl-C ended, and say how to resume it."""
+    """Save a run that a signal ended, and say how to resume it."""
     trainer.save(path)
     spent = privacy.shown(trainer)
     if spent is not None:
@@ -471,15 +471,15 @@ def _is_finished(resume: Path, trainer: Trainer, folder: Path, json_output: bool
 
 
 def _fit(trainer: Trainer, rows: Any, epochs: int, options: dict[str, Any], run: Path) -> bool:
-    """Train, and return whether Ctrl-C ended the run."""
+    """Train, and return whether Ctrl-C or SIGTERM, which service managers and containers send, ended the run."""
     interrupted = False
 
     def stop(number: int, frame: types.FrameType | None) -> None:
         nonlocal interrupted
         interrupted = trainer.stop_training = True
-        signal.signal(signal.SIGINT, before)  # a second Ctrl-C ends the program at once
+        signal.signal(number, before[number])  # a second signal ends the program at once
 
-    before = signal.signal(signal.SIGINT, stop)
+    before: dict[int, Any] = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         trainer.fit(rows, epochs, **options)
     except FileError as error:
@@ -500,7 +500,8 @@ def _fit(trainer: Trainer, rows: Any, epochs: int, options: dict[str, Any], run:
             error.code,
         ) from error
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         results.remove_unused(run)  # the trainer has rejected the settings of this run
     return interrupted
 
