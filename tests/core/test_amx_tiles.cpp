@@ -193,8 +193,39 @@ AmxFound Turned(const AmxCase& t) {
   return found;
 }
 
+// Twice the depth, with the rows of A along m: the sums of Pairs with other distances.
+AmxFound Panels(const AmxCase& t) {
+  const int64_t n = std::min<int64_t>(t.n, kPanel * kTileSize), a_column = t.m + 1;
+  const int64_t stored = (n + kTileSize - 1) / kTileSize * kTileSize;
+  const std::vector<BFloat16> a = SomeHalves(2 * t.words * a_column * 2, 5),
+                              b = SomeHalves(2 * t.words * stored * 2, 6);
+  std::vector<float> c(static_cast<size_t>(t.m * stored), 7);
+  EmulatedUnit::misused = false;
+  PanelInTiles<EmulatedUnit>(
+      t.m, n, {t.words, 2, t.words * a_column, t.words * stored}, reinterpret_cast<const float*>(a.data()), 1,
+      a_column, reinterpret_cast<const float*>(b.data()), stored, c.data(), stored, t.add, false, t.scale);
+  AmxFound found{0, false, EmulatedUnit::misused || EmulatedUnit::configured};
+  for (int64_t i = 0; i < t.m; ++i)
+    for (int64_t j = 0; j < stored; ++j) {
+      const float value = c[static_cast<size_t>(i * stored + j)];
+      if (j >= n) {
+        found.spilled = found.spilled || value != 7;
+        continue;
+      }
+      float sum = 0;
+      for (int64_t w = 0; w < 2 * t.words; ++w)
+        for (int64_t p = 0; p < 2; ++p)
+          sum += static_cast<float>(a[static_cast<size_t>(2 * (w * a_column + i) + p)]) *
+                 static_cast<float>(b[static_cast<size_t>(2 * (w * stored + j) + p)]);
+      sum = sum * t.scale + (t.add ? 7.0f : 0.0f);
+      found.error = std::max(found.error, static_cast<double>(std::abs(sum - value)));
+    }
+  return found;
+}
+
 bool HasTiles() { return true; }
 #else
+AmxFound Panels(const AmxCase&) { return {}; }
 AmxFound Pairs(const AmxCase&) { return {}; }
 AmxFound Bytes(const AmxCase&) { return {}; }
 AmxFound Turned(const AmxCase&) { return {}; }
@@ -212,6 +243,7 @@ namespace {
 HWY_EXPORT(Pairs);
 HWY_EXPORT(Bytes);
 HWY_EXPORT(Turned);
+HWY_EXPORT(Panels);
 HWY_EXPORT(HasTiles);
 
 TEST_CASE("products in tiles of AMX are exact for all shapes") {
@@ -226,7 +258,7 @@ TEST_CASE("products in tiles of AMX are exact for all shapes") {
           const AmxCase t{m, n, words, (bits & 1) != 0, (bits & 2) != 0, bits & 4 ? 0.5f : 1.0f};
           INFO(m << " x " << n << " x " << words << " words, combination " << bits);
           for (const AmxFound& found : {HWY_DYNAMIC_DISPATCH(Pairs)(t), HWY_DYNAMIC_DISPATCH(Bytes)(t),
-                                        HWY_DYNAMIC_DISPATCH(Turned)(t)}) {
+                                        HWY_DYNAMIC_DISPATCH(Turned)(t), HWY_DYNAMIC_DISPATCH(Panels)(t)}) {
             CHECK(found.error == 0);
             CHECK(!found.spilled);
             CHECK(!found.misused);

@@ -7,8 +7,11 @@
 #include <numeric>
 
 #include "backend/cpu/bf16_conversion.h"
+#include "backend/cpu/bf16_products.h"
 #include "backend/cpu/conv/channels_last_conv.h"
 #include "backend/cpu/conv/clip.h"
+#include "backend/cpu/matmul/amx_tiles-inl.h"
+#include "backend/cpu/matmul/bf16_pairs-inl.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
@@ -19,6 +22,7 @@
 #define ORTRAIN_CHANNELS_LAST_CONV_TYPES
 namespace ortrain {
 
+// Operands are floats, or words of two bfloat16 values in the place of floats.
 struct ChannelsLastFunctions {
   int64_t lanes, panel;  // floats of a vector and of a row of a packed panel
   // C = or += A B, and then `end` if it is not null; product_tiles-inl.h describes panels. n is at most a
@@ -26,7 +30,7 @@ struct ChannelsLastFunctions {
   void (*product)(int64_t m, int64_t n, const Depth& depth, const float* a, int64_t a_row, int64_t a_column,
                   const float* b, int64_t b_row, float* c, int64_t c_row, bool add,
                   const TileEnd<float>* end);
-  // Pack [k, n], at most a panel wide: from columns, or rows, that are `row` floats apart.
+  // Pack [k, n], at most a panel wide, with k elements: from columns, or rows, that are `row` floats apart.
   void (*pack_columns)(const float* b, int64_t row, int64_t k, int64_t n, float* packed);
   void (*pack_rows)(const float* b, int64_t row, int64_t k, int64_t n, float* packed);
   // See FinishSums; null in a build without kernels for bfloat16.
@@ -49,6 +53,32 @@ void Product(int64_t m, int64_t n, const Depth& depth, const float* a, int64_t a
                                     *end);
   else
     Panel<float>(m, n, depth, a, a_row, a_column, b, b_row, c, c_row, add, false, 1.0f);
+}
+
+// The same with operands in pairs.
+template <class How>
+void ProductInPairs(int64_t m, int64_t n, const Depth& depth, const float* a, int64_t a_row, int64_t a_column,
+                    const float* b, int64_t b_row, float* c, int64_t c_row, bool add,
+                    const TileEnd<float>* end) {
+  Panel<float, How>(m, n, depth, a, a_row, a_column, b, b_row, c, c_row, add, false, 1.0f);
+  if (!end) return;
+  const hn::ScalableTag<float> d;
+  for (int64_t i = 0; i < m; ++i)
+    ForVectors<float>(n, [&](int64_t j, int64_t count) HWY_ATTR {
+      float* to = c + i * c_row + j;
+      StoreUpTo(Ended(*end, LoadUpTo(d, to, count), i, j, count), d, to, count);
+    });
+}
+
+void PackColumnsInPairs(const float* b, int64_t row, int64_t k, int64_t n, float* packed) {
+  const int64_t lanes = LanesOf<float>(), stored = (n + lanes - 1) / lanes * lanes;
+  HWY_ALIGN uint32_t turned[kDepth * kPanel * hn::MaxLanes(hn::ScalableTag<uint32_t>())];
+  for (int64_t p = 0; p < k; p += 2 * kDepth) {
+    const int64_t count = HWY_MIN(2 * kDepth, k - p), words = (count + 1) / 2;
+    for (int64_t j = 0; j < n; ++j)
+      ToWords(b + j * row + p, count, reinterpret_cast<BFloat16*>(turned + j * words));
+    PackAcross(turned, words, words, n, uint32_t{1}, reinterpret_cast<uint32_t*>(packed) + p / 2 * stored);
+  }
 }
 
 void PackColumns(const float* b, int64_t row, int64_t k, int64_t n, float* packed) {
@@ -80,10 +110,22 @@ void FinishSums(int64_t rows, int64_t n, float* sums, int64_t sums_pitch, const 
   }
 }
 
-ChannelsLastFunctions FindChannelsLast() {
-  return {LanesOf<float>(), kPanel * LanesOf<float>(), Product,
-          PackColumns,      PackAlong<float>,          kHasKernels<BFloat16> ? FinishSums : nullptr};
+ChannelsLastFunctions FindChannelsLast([[maybe_unused]] bool pairs, [[maybe_unused]] Bf16Products with) {
+  const int64_t lanes = LanesOf<float>(), panel = kPanel * lanes;
+  if constexpr (kHasKernels<BFloat16>) {
+    if (pairs) {
+      auto product = with == Bf16Products::kNone ? ProductInPairs<WidenedPairs> : ProductInPairs<NativePairs>;
+#if ORTRAIN_HAS_AMX_TILES
+      if (with == Bf16Products::kTiles) product = ProductInPairs<TilePairs>;
+#endif
+      return {lanes, panel, product, PackColumnsInPairs, PackPairsAlong<float>, FinishSums};
+    }
+    return {lanes, panel, Product, PackColumns, PackAlong<float>, FinishSums};
+  }
+  return {lanes, panel, Product, PackColumns, PackAlong<float>, nullptr};
 }
+
+bool HasPairs() { return kHasKernels<BFloat16> && kHasNativePairs; }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -95,8 +137,12 @@ namespace ortrain {
 namespace {
 
 HWY_EXPORT(FindChannelsLast);
+HWY_EXPORT(HasPairs);
 
-ChannelsLastFunctions functions() { return HWY_DYNAMIC_DISPATCH(FindChannelsLast)(); }
+ChannelsLastFunctions functions(bool pairs = false) {
+  static const Bf16Products with = bf16_products();
+  return HWY_DYNAMIC_DISPATCH(FindChannelsLast)(pairs, with);
+}
 
 constexpr int64_t kLongest = 1 << 26;  // elements along an axis; then no size overflows
 constexpr int64_t kSlack = 64;         // floats of the largest vector, which products read after the lines
@@ -124,12 +170,18 @@ bool is_possible(const ConvSizes& s) {
   });
 }
 
-// n values from element `at` on, as floats.
-void copy_floats(StoredInput from, int64_t at, int64_t n, float* to) {
+// n values from element `at` on.
+void copy_values(StoredInput from, int64_t at, int64_t n, float* to) {
   if (from.bf16)
     widen_bf16(from.halves() + at, to, n);
   else
     std::copy_n(from.floats() + at, n, to);
+}
+void copy_values(StoredInput from, int64_t at, int64_t n, BFloat16* to) {
+  if (from.bf16)
+    std::copy_n(from.halves() + at, n, to);
+  else
+    narrow_bf16(from.floats() + at, to, n);
 }
 
 // The number of parts into which each of `tasks` is cut, at most `most`, so that all workers have equal work.
@@ -148,7 +200,8 @@ bool is_in_place(const ConvPass& p) {
 // A part of the sums of a result: elements of the window that are consecutive in the copied lines, for
 // `count` lines.
 struct Segment {
-  int64_t from, k, count, step;  // floats: its place in the copy, its length, the distance between its lines
+  int64_t from, k, count,
+      step;           // elements: its place in the copy, its length, the distance between its lines
   int64_t row, rows;  // its rows of the packed weights, and the distance between those of two lines
 };
 
@@ -180,19 +233,22 @@ struct Partition {
   }
 };
 
-// Calls f(segment) for all sums of the pass.
+// Calls f(segment) for all sums of the pass. All numbers of elements are multiples of `unit`, like the depth,
+// and those of pairs fill tiles of AMX if possible.
 template <typename F>
-void each_segment(const ConvPass& p, F&& f) {
+void each_segment(const ConvPass& p, int64_t unit, F&& f) {
   if (p.segments == 0) return;
   const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
   const Partition by(p);
+  const int64_t whole = unit == 2 && by.length % 32 == 0 ? 32 : unit;
   const int64_t pitch = p.width * p.depth, tap_line = by.columns * p.depth;
   const int64_t line_step = by.lines > 1 ? h.copied_offset(1) * pitch : 0;
   for (size_t o = 0; o < d.taps.size(); ++o)
     for (int64_t l = 0; l < (by.merged ? 1 : by.lines); ++l)
       for (int64_t r = 0; r < by.runs; ++r)
         for (int64_t piece = 0; piece < by.pieces; ++piece) {
-          const int64_t begin = by.length * piece / by.pieces, end = by.length * (piece + 1) / by.pieces;
+          const int64_t begin = by.length / whole * piece / by.pieces * whole,
+                        end = by.length / whole * (piece + 1) / by.pieces * whole;
           const int64_t from = d.copied_offset(o) * p.height * pitch + l * line_step +
                                w.copied_offset(static_cast<size_t>(r)) * p.depth + begin;
           const int64_t row = (static_cast<int64_t>(o) * by.lines + l) * tap_line + r * p.depth + begin;
@@ -202,10 +258,12 @@ void each_segment(const ConvPass& p, F&& f) {
 
 }  // namespace
 
-ChannelsLastConvolution::ChannelsLastConvolution(const ConvSizes& sizes) : sizes_(flattened(sizes)) {
+ChannelsLastConvolution::ChannelsLastConvolution(const ConvSizes& sizes, bool pairs)
+    : sizes_(flattened(sizes)) {
   if (!is_possible(sizes_)) return;
   const WindowAxis &d = sizes_.window[0], &h = sizes_.window[1], &w = sizes_.window[2];
   const int64_t channels = sizes_.channels / sizes_.groups, filters = sizes_.filters / sizes_.groups;
+  if (pairs && channels % 2 == 0 && filters % 2 == 0) unit_ = 2;
   const int64_t lanes = functions().lanes, panel = functions().panel;
   const int64_t work = capped_product({sizes_.batch, sizes_.output_points(), sizes_.column_rows(), filters});
   workers_ = std::clamp<int64_t>(work / tuning::kMultiplications / kGrain, 1, max_threads());
@@ -282,9 +340,9 @@ ChannelsLastConvolution::Block ChannelsLastConvolution::block(const ConvPass& p,
   return b;
 }
 
+template <typename T>
 void ChannelsLastConvolution::copy_lines(const ConvPass& p, const Block& b, StoredInput source,
-                                         int64_t channels, int64_t channel, int64_t depth,
-                                         float* lines) const {
+                                         int64_t channels, int64_t channel, int64_t depth, T* lines) const {
   const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
   const auto place = [](const PassAxis& a, int64_t first, int64_t i) {
     return a.sparse() ? (first + i) * a.step + a.offsets[0] : first * a.step + a.offsets[0] + i;
@@ -295,9 +353,9 @@ void ChannelsLastConvolution::copy_lines(const ConvPass& p, const Block& b, Stor
     for (int64_t o = 0; o < p.outer; ++o)
       for (int64_t l = 0; l < h.copied(b.rows); ++l) {
         const int64_t at_d = place(d, result, o), at_h = place(h, b.row, l);
-        float* to = lines + ((u * p.outer + o) * p.height + l) * p.width * depth;
+        T* to = lines + ((u * p.outer + o) * p.height + l) * p.width * depth;
         if (at_d < 0 || at_d >= d.source || at_h < 0 || at_h >= h.source) {
-          std::fill_n(to, width * depth, 0.0f);
+          std::fill_n(to, width * depth, T(0.0f));
           continue;
         }
         const int64_t from = ((image * d.source + at_d) * h.source + at_h) * w.source * channels + channel;
@@ -305,18 +363,18 @@ void ChannelsLastConvolution::copy_lines(const ConvPass& p, const Block& b, Stor
           for (int64_t i = 0; i < width; ++i) {
             const int64_t at = place(w, b.column, i);
             if (at >= 0 && at < w.source)
-              copy_floats(source, from + at * channels, depth, to + i * depth);
+              copy_values(source, from + at * channels, depth, to + i * depth);
             else
-              std::fill_n(to + i * depth, depth, 0.0f);
+              std::fill_n(to + i * depth, depth, T(0.0f));
           }
         } else {
           const int64_t start = place(w, b.column, 0);
           const int64_t first = std::clamp<int64_t>(-start, 0, width),
                         past = std::clamp(w.source - start, first, width);
-          std::fill_n(to, first * depth, 0.0f);
+          std::fill_n(to, first * depth, T(0.0f));
           if (first < past)
-            copy_floats(source, from + (start + first) * depth, (past - first) * depth, to + first * depth);
-          std::fill_n(to + past * depth, (width - past) * depth, 0.0f);
+            copy_values(source, from + (start + first) * depth, (past - first) * depth, to + first * depth);
+          std::fill_n(to + past * depth, (width - past) * depth, T(0.0f));
         }
       }
   }
@@ -338,22 +396,23 @@ template <typename Sums>
 void ChannelsLastConvolution::multiply(const ConvPass& p, const Share& share, const Block& b,
                                        const float* lines, int64_t panel, const float* packed, bool add,
                                        Sums&& sums) const {
-  const ChannelsLastFunctions f = functions();
+  const ChannelsLastFunctions f = functions(in_pairs());
   const int64_t column = panel * f.panel, n = std::min(f.panel, p.columns - column);
   const int64_t stored = rounded(n, f.lanes);
   const float* weights =
-      packed + p.packed + (share.group * rounded(p.columns, f.lanes) + column) * p.taps() * p.depth;
+      packed + (p.packed + (share.group * rounded(p.columns, f.lanes) + column) * p.taps() * p.depth) / unit_;
   int64_t number = 0;
-  each_segment(p, [&](const Segment& s) {
+  each_segment(p, unit_, [&](const Segment& s) {
     // Only the first panel prefetches, and only lines that were not copied: all other lines are in the cache.
-    const Depth depth{s.k, s.count, s.step, s.rows * stored, share.in_place && panel == share.begin};
+    const Depth depth{s.k / unit_, s.count, s.step / unit_, s.rows / unit_ * stored,
+                      share.in_place && panel == share.begin};
     const bool last = ++number == p.segments;
     int64_t line = 0;
     each_line(p, b, [&](int64_t at, int64_t result) {
       const SumsOfLine to = sums(line++, result);
-      f.product(b.columns, n, depth, lines + at + s.from, p.axes[2].copied_step() * share.point, 1,
-                weights + s.row * stored, stored, to.sums, to.pitch, add || number > 1,
-                last && to.ends ? &to.end : nullptr);
+      f.product(b.columns, n, depth, lines + (at + s.from) / unit_,
+                p.axes[2].copied_step() * share.point / unit_, 1, weights + s.row / unit_ * stored, stored,
+                to.sums, to.pitch, add || number > 1, last && to.ends ? &to.end : nullptr);
     });
   });
 }
@@ -401,7 +460,7 @@ void ChannelsLastConvolution::compute_narrow(const ConvPass& p, const Share& sha
       piece.unit = share.block.unit + unit, piece.units = std::min(together, share.block.units - unit);
       const int64_t column = panel * f.panel, channel = share.group * p.columns + column;
       const auto sums_of = [&](int64_t line) { return kept + line * p.line * f.panel; };
-      multiply(p, share, piece, share.lines + unit * p.unit_floats(), panel, packed, false,
+      multiply(p, share, piece, share.lines + unit * p.unit_floats() / unit_, panel, packed, false,
                [&](int64_t line, int64_t) {
                  return SumsOfLine{sums_of(line), f.panel, false, {}};
                });
@@ -423,7 +482,7 @@ void ChannelsLastConvolution::run(const ConvPass& p, StoredInput source, const f
   const int64_t channels = p.depth * sizes_.groups, panels = divided(p.columns, functions().panel);
   const int64_t count = blocks(p) * sizes_.groups, parts = cuts(count, workers_, panels),
                 items = count * parts;
-  const bool in_place = is_in_place(p) && !source.bf16;
+  const bool in_place = is_in_place(p) && source.bf16 == in_pairs();
   const int64_t size = lines_size(p) + results_size(p, target.bf16);
   parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
     for (int64_t worker = first; worker < past; ++worker) {
@@ -432,13 +491,21 @@ void ChannelsLastConvolution::run(const ConvPass& p, StoredInput source, const f
       for (int64_t item = items * worker / workers_; item < items * (worker + 1) / workers_; ++item) {
         const int64_t task = item / parts, part = item % parts, group = task % sizes_.groups;
         const Block b = block(p, task / sizes_.groups);
-        if (!in_place && p.segments > 0 && task != copied)
-          copy_lines(p, b, source, channels, group * p.depth, p.depth, lines), copied = task;
+        if (!in_place && p.segments > 0 && task != copied) {
+          const int64_t channel = group * p.depth;
+          if (in_pairs())
+            copy_lines(p, b, source, channels, channel, p.depth, reinterpret_cast<BFloat16*>(lines));
+          else
+            copy_lines(p, b, source, channels, channel, p.depth, lines);
+          copied = task;
+        }
         const Share share{b,
                           group,
                           panels * part / parts,
                           panels * (part + 1) / parts,
-                          in_place ? source.floats() + b.column * channels + group * p.depth : lines,
+                          in_place ? static_cast<const float*>(source.data) +
+                                         (b.column * channels + group * p.depth) / unit_
+                                   : lines,
                           in_place ? channels : p.depth,
                           in_place};
         if (target.bf16)
@@ -483,14 +550,14 @@ int64_t ChannelsLastConvolution::backward_weights_work(bool bf16) const {
 }
 
 void ChannelsLastConvolution::pack(const float* w, float* packed) const {
-  const ChannelsLastFunctions f = functions();
+  const ChannelsLastFunctions f = functions(in_pairs());
   const int64_t sums = sizes_.column_rows(), filters = forward_.columns;
   const int64_t panels = divided(filters, f.panel), stored = rounded(filters, f.lanes);
   parallel_for(sizes_.groups * panels, f.panel * sums / 4, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t group = i / panels, column = i % panels * f.panel;
       f.pack_columns(w + (group * filters + column) * sums, sums, sums, std::min(f.panel, filters - column),
-                     packed + (group * stored + column) * sums);
+                     packed + (group * stored + column) * sums / unit_);
     }
   });
 }
@@ -510,7 +577,7 @@ void ChannelsLastConvolution::forward_points(int64_t points, const float* x, con
 }
 
 void ChannelsLastConvolution::pack_backward(const float* w, float* packed) const {
-  const ChannelsLastFunctions f = functions();
+  const ChannelsLastFunctions f = functions(in_pairs());
   const WindowAxis &kd = sizes_.window[0], &kh = sizes_.window[1], &kw = sizes_.window[2];
   const int64_t channels = sizes_.channels / sizes_.groups, filters = sizes_.filters / sizes_.groups;
   const int64_t panels = divided(channels, f.panel), stored = rounded(channels, f.lanes);
@@ -521,13 +588,13 @@ void ChannelsLastConvolution::pack_backward(const float* w, float* packed) const
       for (int64_t i = begin; i < end; ++i) {
         const int64_t group = i / panels, column = i % panels * f.panel,
                       n = std::min(f.panel, channels - column);
-        float* to = packed + p.packed + (group * stored + column) * p.taps() * filters;
+        float* to = packed + (p.packed + (group * stored + column) * p.taps() * filters) / unit_;
         for (const int64_t a : d)
           for (const int64_t b : h)
             for (const int64_t c : v) {
               const int64_t tap = (a * kh.kernel + b) * kw.kernel + c;
               f.pack_rows(w + group * filters * row + tap * channels + column, row, filters, n, to);
-              to += filters * rounded(n, f.lanes);
+              to += filters / unit_ * rounded(n, f.lanes);
             }
       }
     });
@@ -637,6 +704,11 @@ void ChannelsLastConvolution::backward_weights(StoredInput dy, StoredInput x, fl
         weight_sums(t, dy, x, dw, work + worker * weights_size(dy.bf16));
       }
   });
+}
+
+bool convolutions_gain_from_pairs() {
+  static const bool gain = bf16_products() >= Bf16Products::kFast && HWY_DYNAMIC_DISPATCH(HasPairs)();
+  return gain;
 }
 
 void sum_points(int64_t points, int64_t channels, StoredInput dy, float* sums) {

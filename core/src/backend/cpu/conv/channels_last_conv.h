@@ -1,5 +1,6 @@
-// Convolution on values with channels last, stored as floats or in bfloat16, and computed in float: sums of
-// matrix products without a matrix of columns.
+// Convolution on values with channels last, stored as floats or in bfloat16, and computed in float or in
+// pairs of bfloat16 values (backend/cpu/matmul/mixed_product.h): sums of matrix products without a matrix of
+// columns.
 //
 // A block of results reads a few lines of the input. They are copied with their padding, so that elements of
 // a window that are side by side are consecutive with all their channels, and neighboring results read them
@@ -38,12 +39,14 @@ struct ConvPass {
 
 class ChannelsLastConvolution {
  public:
-  explicit ChannelsLastConvolution(const ConvSizes& sizes);
+  // With `pairs`, operands of Y and dX are rounded to bfloat16 if channels and filters are even.
+  explicit ChannelsLastConvolution(const ConvSizes& sizes, bool pairs = false);
 
   bool suits() const { return suits_; }
+  bool in_pairs() const { return unit_ == 2; }
   // Floats of weights as the two products read them.
-  int64_t packed_size() const { return packed_forward_; }
-  int64_t packed_backward_size() const { return packed_backward_; }
+  int64_t packed_size() const { return packed_forward_ / unit_; }
+  int64_t packed_backward_size() const { return packed_backward_ / unit_; }
   // Floats of memory for all workers; `bf16`: whether Y, dX or the dY of the weights' gradient is stored so.
   int64_t forward_work(bool bf16 = false) const;
   int64_t backward_data_work(bool bf16 = false) const;
@@ -81,7 +84,7 @@ class ChannelsLastConvolution {
   };
 
   // Some results of a pass: those of a block and of the panels [begin, end) of a group. They read `lines`,
-  // whose points are `point` floats apart.
+  // whose points are `point` elements apart.
   struct Share {
     Block block;
     int64_t group = 0, begin = 0, end = 0;
@@ -106,8 +109,9 @@ class ChannelsLastConvolution {
   int64_t blocks(const ConvPass& pass) const;
   Block block(const ConvPass& pass, int64_t number) const;
   // Copies what the results read, `depth` channels from `channel` on of `channels`.
+  template <typename T>
   void copy_lines(const ConvPass& pass, const Block& b, StoredInput source, int64_t channels, int64_t channel,
-                  int64_t depth, float* lines) const;
+                  int64_t depth, T* lines) const;
   // Calls f(line of results, offset in the copy, offset in the target) for each line of a block.
   template <typename F>
   void each_line(const ConvPass& pass, const Block& b, F&& f) const;
@@ -135,13 +139,17 @@ class ChannelsLastConvolution {
 
   ConvSizes sizes_;
   bool suits_ = false;
+  int64_t unit_ = 1;  // elements of an operand in the place of a float
   int64_t workers_ = 1;
   ConvPass forward_, weights_;      // weights_: the blocks of X for the gradient of W
   std::vector<ConvPass> backward_;  // by offset within the strides
   // Whether the columns of the products of dW are filters instead of elements of the window, which are few.
   bool filters_across_ = false;
-  int64_t packed_forward_ = 0, packed_backward_ = 0;  // floats of all packed weights
+  int64_t packed_forward_ = 0, packed_backward_ = 0;  // elements of all packed weights
 };
+
+// Whether this processor computes them faster in pairs than in float.
+bool convolutions_gain_from_pairs();
 
 // The gradient of the bias: sums[c] = the sum over all points of dY [points, channels].
 void sum_points(int64_t points, int64_t channels, StoredInput dy, float* sums);

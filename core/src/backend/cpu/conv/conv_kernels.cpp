@@ -111,6 +111,11 @@ std::optional<WinogradSizes> find_winograd(const KernelContext& c, const Convolu
   return s;
 }
 
+ChannelsLastConvolution channels_last_convolution(const KernelContext& c, const Convolution& conv) {
+  return ChannelsLastConvolution(sizes_of(conv),
+                                 c.precision() == Precision::kBf16 && convolutions_gain_from_pairs());
+}
+
 // y = activation(y) for n values, on this thread.
 void apply(const Activation& activation, StoredOutput y, int64_t n) {
   if (!y.bf16) return activation.apply(n, y.floats());
@@ -383,7 +388,7 @@ std::optional<Kernel> channels_last_conv(KernelContext& c) {
   const Convolution described(c, 0, 1);
   const Activation activation = read_activation(c.node());
   if (const auto winograd = find_winograd(c, described)) return winograd_kernel(c, *winograd, activation);
-  const ChannelsLastConvolution conv(sizes_of(described));
+  const ChannelsLastConvolution conv = channels_last_convolution(c, described);
   if (!conv.suits()) return std::nullopt;
   const bool bf16 = c.wants_bf16(0);
   std::vector<Kernel> kernels;
@@ -405,7 +410,7 @@ std::optional<Kernel> channels_last_conv_grad(KernelContext& c) {
   const Convolution described(c, 1, 2);
   if (DepthwiseConvolution(sizes_of(described)).suits()) return std::nullopt;  // row-major
   const auto winograd = find_winograd(c, described);
-  const ChannelsLastConvolution conv(sizes_of(described));
+  const ChannelsLastConvolution conv = channels_last_convolution(c, described);
   if (!winograd && !conv.suits()) return std::nullopt;
   const auto wanted = [&](size_t o) { return c.has_output(o) && !c.used_only_by(o, ""); };
   const int threads = max_threads();

@@ -242,28 +242,38 @@ inline void TurnWords(const uint32_t* from, int64_t from_row, int64_t words, int
     }
 }
 
+// Panel for pairs in tiles.
+template <class Unit = Amx>
+void PanelInTiles(int64_t m, int64_t n, const Depth& depth, const float* a, int64_t a_row, int64_t a_column,
+                  const float* b, int64_t b_row, float* c, int64_t c_row, bool add, bool spill, float scale) {
+  if (spill) n = (n + kTileSize - 1) / kTileSize * kTileSize;
+  for (int64_t time = 0; time < depth.count; ++time, a += depth.a, b += depth.b, add = true) {
+    if (a_column == 1) {
+      MultiplyPairsInTiles<Unit>(m, n, depth.k, LeftTiles::of_rows(a, a_row), b, b_row, scale, c, c_row, add);
+      continue;
+    }
+    // The rows of A are along m: blocks of them are turned.
+    HWY_ALIGN uint32_t turned[kTileBlock * kDepth];
+    for (int64_t i = 0; i < m; i += kTileBlock)
+      for (int64_t k = 0; k < depth.k; k += kDepth) {
+        const int64_t rows = HWY_MIN(kTileBlock, m - i), words = HWY_MIN(kDepth, depth.k - k);
+        TurnWords(reinterpret_cast<const uint32_t*>(a + i * a_row + k * a_column), a_column, words, rows,
+                  turned, kDepth);
+        MultiplyPairsInTiles<Unit>(rows, n, words, LeftTiles::of_rows(turned, kDepth), b + k * b_row, b_row,
+                                   scale, c + i * c_row, c_row, add || k > 0);
+      }
+  }
+}
+
 // How Panel multiplies pairs of bfloat16 values in tiles.
 struct TilePairs {};
-
 template <>
 ORTRAIN_ONCE inline void Panel<float, TilePairs, false>(int64_t m, int64_t n, const Depth& depth,
                                                         const float* a, int64_t a_row, int64_t a_column,
                                                         const float* b, int64_t b_row, float* c,
                                                         int64_t c_row, bool add, bool spill, float scale,
                                                         const TileEnd<float>&) {
-  if (spill) n = (n + kTileSize - 1) / kTileSize * kTileSize;
-  if (a_column == 1)
-    return MultiplyPairsInTiles(m, n, depth.k, LeftTiles::of_rows(a, a_row), b, b_row, scale, c, c_row, add);
-  // The rows of A are along m: blocks of them are turned.
-  HWY_ALIGN uint32_t turned[kTileBlock * kDepth];
-  for (int64_t i = 0; i < m; i += kTileBlock)
-    for (int64_t k = 0; k < depth.k; k += kDepth) {
-      const int64_t rows = HWY_MIN(kTileBlock, m - i), words = HWY_MIN(kDepth, depth.k - k);
-      TurnWords(reinterpret_cast<const uint32_t*>(a + i * a_row + k * a_column), a_column, words, rows,
-                turned, kDepth);
-      MultiplyPairsInTiles(rows, n, words, LeftTiles::of_rows(turned, kDepth), b + k * b_row, b_row, scale,
-                           c + i * c_row, c_row, add || k > 0);
-    }
+  PanelInTiles(m, n, depth, a, a_row, a_column, b, b_row, c, c_row, add, spill, scale);
 }
 
 }  // namespace HWY_NAMESPACE
