@@ -137,6 +137,22 @@ TEST_CASE("products in mixed precision agree with double precision on every inst
   check_combinations(512, 17, 40);
 }
 
+TEST_CASE("narrow products in mixed precision agree with double precision on every instruction set") {
+  check_combinations(21, 150, 8);
+  check_combinations(30, 77, 15);
+  check_combinations(37, 8, 76);
+  check_combinations(45, 5, 64);
+  check_combinations(75, 8, 41);
+  check_combinations(6, 107, 70);
+}
+
+// Takes long in an emulator.
+TEST_CASE("narrow products of several blocks in mixed precision agree with double precision", "[large]") {
+  check_combinations(300, 700, 8);
+  check_combinations(1100, 7, 68);
+  check_combinations(8, 1030, 67);
+}
+
 // Takes long in an emulator.
 TEST_CASE("products of several blocks in mixed precision agree with double precision", "[large]") {
   check_combinations(170, 300, 131);

@@ -10,6 +10,7 @@
 #include "backend/cpu/matmul/bf16_pairs-inl.h"
 #include "backend/cpu/matmul/bf16_tiles-inl.h"
 #include "backend/cpu/matmul/mixed_product.h"
+#include "backend/cpu/matmul/narrow_product.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
@@ -432,7 +433,7 @@ int64_t mixed_rows() { return 6; }
 int64_t mixed_columns() { return functions(false, 1).panel; }
 
 void mixed_product(const MixedProduct& p, int64_t row, int64_t row_end, int64_t column, int64_t column_end) {
-  if (row == row_end) return;
+  if (row == row_end || narrow_product(p, row, row_end, column, column_end)) return;
   const MixedFunctions f = functions(p.pairs, p.k);
   const bool direct = !p.y.bf16 && p.terms.empty() && !p.take;
   const int64_t left = (kLeftRows + kLeftPad) * (kMixedDepth + kLeftPad),
