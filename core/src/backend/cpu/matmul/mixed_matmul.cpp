@@ -100,7 +100,10 @@ std::optional<Kernel> product_kernel(KernelContext& c, const Addend& bias,
     return std::nullopt;
   const Product p = simplify(read_product(c));
   if (p.work() <= tuning::kSmallBf16Product || p.m == 1 || p.n == 1 || p.k == 1) return std::nullopt;
-  if (std::any_of(tail.begin(), tail.end(), [](const TailOperand& o) { return !o.row && !o.full; }))
+  const auto kind_of = [&c](const TailOperand& o) {
+    return o.full ? Bias::kFull : o.row ? Bias::kRow : c.size(o.input) == 1 ? Bias::kScalar : Bias::kNone;
+  };
+  if (std::any_of(tail.begin(), tail.end(), [&](const TailOperand& o) { return kind_of(o) == Bias::kNone; }))
     return std::nullopt;
   const bool pairs = c.precision() == Precision::kBf16;
   if (!pairs && !c.wants_bf16(0) && !lies_in_bf16(c, 0) && !lies_in_bf16(c, 1)) return std::nullopt;
@@ -112,8 +115,7 @@ std::optional<Kernel> product_kernel(KernelContext& c, const Addend& bias,
     if (bias.kind == Bias::kFull) full.push_back(2);
   }
   for (const TailOperand& operand : tail) {
-    terms.push_back(
-        {fetch(c, operand.input), operand.full ? Bias::kFull : Bias::kRow, 1, operand.input == kFactor});
+    terms.push_back({fetch(c, operand.input), kind_of(operand), 1, operand.input == kFactor});
     if (operand.full) full.push_back(operand.input);
   }
   const StoredSlot y = make_result(c, full);
