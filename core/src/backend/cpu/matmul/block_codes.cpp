@@ -130,6 +130,11 @@ HWY_INLINE const uint8_t* BytesOf(const BlockCodes& w, int64_t r, int64_t column
   return w.codes + (r * w.blocks * w.block + column) * w.bits / 8;
 }
 
+// The block of a row that contains an element; blocks have powers of two.
+HWY_INLINE int64_t BlockOf(const BlockCodes& w, int64_t column) {
+  return column >> std::countr_zero(static_cast<uint64_t>(w.block));
+}
+
 // Prefetches row i of a part, if the part has such a row. The locality is that of __builtin_prefetch.
 template <int kLocality>
 HWY_INLINE void FetchRow(const BlockCodes& w, const CodesPart& part, int64_t i) {
@@ -139,7 +144,7 @@ HWY_INLINE void FetchRow(const BlockCodes& w, const CodesPart& part, int64_t i) 
   const uint8_t* codes = BytesOf(w, r, part.column);
   for (int64_t at = 0; at < part.columns * w.bits / 8; at += kLine)
     __builtin_prefetch(codes + at, 0, kLocality);
-  __builtin_prefetch(w.scales + r * w.blocks + part.column / w.block, 0, kLocality);
+  __builtin_prefetch(w.scales + r * w.blocks + BlockOf(w, part.column), 0, kLocality);
 }
 
 // The zero point of block b of row r.
@@ -221,14 +226,47 @@ constexpr int64_t kWordCodes = 8;  // codes of 4 bits in a word of 32 bits
 template <class D>
 struct RowScales {
   Vec<D> by, less;
+};
 
-  RowScales(const BlockCodes& w, int64_t row, int64_t rows, int64_t b) : by(hn::Zero(D())), less(by) {
-    const D d;
-    HWY_ALIGN float scales[hn::MaxLanes(d)] = {}, zeros[hn::MaxLanes(d)] = {};
-    for (int64_t l = 0; l < rows; ++l)
-      scales[l] = w.scales[(row + l) * w.blocks + b], zeros[l] = ZeroOf(w, row + l, b);
-    by = hn::Load(d, scales), less = hn::Load(d, zeros);
+// The scales and zero points of a few neighboring blocks of several rows, a row in each lane. They are
+// gathered before the codes, since a processor waits for a vector whose elements were just written one by
+// one.
+template <class D>
+class GatheredScales {
+ public:
+  void gather(const BlockCodes& w, int64_t row, int64_t rows, int64_t first, int64_t blocks) {
+    first_ = first, packed_ = w.packed_zeros != nullptr;
+    const int64_t zero_bytes = (w.blocks * w.bits + 7) / 8;
+    for (int64_t b = first; b < first + blocks; ++b) {
+      float* scales = scales_[b - first];
+      int32_t* zeros = zeros_[b - first];
+      if (rows < kLanes) std::fill_n(scales, kLanes, 0.0f), std::fill_n(zeros, kLanes, 0);
+      for (int64_t l = 0; l < rows; ++l) scales[l] = w.scales[(row + l) * w.blocks + b];
+      if (packed_) {
+        const uint8_t* from = w.packed_zeros + row * zero_bytes + b / 2;
+        for (int64_t l = 0; l < rows; ++l) zeros[l] = from[l * zero_bytes];
+      } else {
+        for (int64_t l = 0; l < rows; ++l) zeros[l] = std::bit_cast<int32_t>(ZeroOf(w, row + l, b));
+      }
+    }
   }
+
+  RowScales<D> of(int64_t block) const {
+    const D d;
+    const hn::RebindToSigned<D> whole;
+    const auto zeros = hn::Load(whole, zeros_[block - first_]), low = hn::Set(whole, 15);
+    const auto by = hn::Load(d, scales_[block - first_]);
+    if (!packed_) return {by, hn::BitCast(d, zeros)};
+    const auto codes = block % 2 ? hn::ShiftRight<4>(zeros) : zeros;
+    return {by, hn::ConvertTo(d, hn::And(codes, low))};
+  }
+
+ private:
+  static constexpr int64_t kLanes = hn::MaxLanes(D());
+  HWY_ALIGN float scales_[kLanes + 1][kLanes];
+  HWY_ALIGN int32_t zeros_[kLanes + 1][kLanes];
+  int64_t first_ = 0;
+  bool packed_ = false;
 };
 
 // Writes the values of eight codes of each row, a row in each lane, beginning at the lowest bits: floats, or
@@ -237,9 +275,14 @@ template <Packing P, class V, class D>
 HWY_INLINE void PutCodes(V codes, const RowScales<D>& scales, int64_t stored, uint32_t* to) {
   const D d;
   const hn::RebindToUnsigned<D> word;
-  const hn::RebindToSigned<D> whole;
+  [[maybe_unused]] const hn::RebindToSigned<D> whole;
   const auto next = [&]() HWY_ATTR {
+#ifdef ORTRAIN_HAS_NATIVE_WORDS
+    // Only the lowest four bits of an index count.
+    const Vec<D> code{_mm512_permutexvar_ps(codes.raw, hn::Iota(d, 0.0f).raw)};
+#else
     const auto code = hn::ConvertTo(d, hn::BitCast(whole, hn::And(codes, hn::Set(word, 15u))));
+#endif
     codes = hn::ShiftRight<4>(codes);
     return hn::Mul(hn::Sub(code, scales.less), scales.by);
   };
@@ -265,8 +308,10 @@ HWY_INLINE Vec<D> WordsOf(D d, const uint8_t* bytes, int64_t count) {
 // Packs the transpose of a part of W. A square of words of codes is transposed, rather than their values.
 template <Packing P>
 bool PackCodesAcross(const BlockCodes& w, const CodesPart& part, const CodesPart& next, uint32_t* packed) {
-  if (w.bits != 4 || part.column % kWordCodes || part.columns % kWordCodes) return false;
+  if (w.bits != 4 || w.block < kWordCodes || part.column % kWordCodes || part.columns % kWordCodes)
+    return false;
   const hn::ScalableTag<float> d;
+  GatheredScales<decltype(d)> gathered;
   const hn::RebindToUnsigned<decltype(d)> word;
   constexpr int64_t kSquare = hn::MaxLanes(d);
   const int64_t k = part.columns, width = kPanel * kSquare, each = P == Packing::kFloats ? 1 : 2;
@@ -281,13 +326,15 @@ bool PackCodesAcross(const BlockCodes& w, const CodesPart& part, const CodesPart
       uint32_t* to = packed + j * (k / each) + c;
       for (int64_t i = 0; i < k; i += kSquare * kWordCodes) {
         const int64_t words = HWY_MIN(kSquare, (k - i) / kWordCodes);
+        const int64_t begin = part.column + i, block = BlockOf(w, begin);
+        gathered.gather(w, row, rows, block, BlockOf(w, begin + words * kWordCodes - 1) - block + 1);
         Vec<decltype(word)> v[kSquare];
         for (int64_t l = 0; l < kSquare; ++l)
           v[l] = l < rows ? WordsOf(word, BytesOf(w, row + l, part.column + i), words) : hn::Zero(word);
         Transpose(word, v);
         for (int64_t q = 0; q < words;) {
-          const int64_t at = part.column + i + q * kWordCodes, in_block = at % w.block;
-          const RowScales<decltype(d)> scales(w, row, rows, at / w.block);
+          const int64_t at = begin + q * kWordCodes, in_block = at & (w.block - 1);
+          const RowScales<decltype(d)> scales = gathered.of(BlockOf(w, at));
           const int64_t end = HWY_MIN(words, q + (w.block - in_block) / kWordCodes);
           for (; q < end; ++q, to += kWordCodes / each * stored) PutCodes<P>(v[q], scales, stored, to);
         }
@@ -339,7 +386,7 @@ bool PackPairsAlong(const BlockCodes& w, const CodesPart& part, const CodesPart&
     const uint8_t *low = BytesOf(w, r, part.column), *high = both ? BytesOf(w, r + 1, part.column) : low;
     auto table = hn::Zero(half);
     for (int64_t c = 0; c < part.columns; c += kCodes) {
-      if (const int64_t at = part.column + c; c == 0 || at % w.block == 0) {
+      if (const int64_t at = part.column + c; c == 0 || (at & (w.block - 1)) == 0) {
         const int64_t b = at >> shift;
         const auto first = TableOf(ZeroOf(w, r, b), w.scales[r * w.blocks + b]);
         auto last = hn::Zero(d);
