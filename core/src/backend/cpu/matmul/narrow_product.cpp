@@ -58,6 +58,13 @@ HWY_INLINE void StoreNarrow(Vec<D> v, D, BFloat16* to, int64_t count) {
   std::memcpy(to, lanes, static_cast<size_t>(count) * sizeof(uint16_t));
 }
 
+// Both vectors, rounded in the same way, one after the other.
+HWY_INLINE Vec<F> JoinRounded(Vec<F> low, Vec<F> high) {
+  auto halves = hn::Zero(F());
+  asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(halves.raw) : "v"(low.raw), "v"(high.raw));
+  return halves;
+}
+
 // Lane i is element index[i] of two vectors.
 HWY_INLINE Vec<F> Choose(Vec<F> first, Vec<F> last, Vec<hn::ScalableTag<int32_t>> index) {
   return Vec<F>{_mm512_permutex2var_ps(first.raw, index.raw, last.raw)};
@@ -184,9 +191,7 @@ void PackQuads(const StoredMatrix& b, int64_t k, int64_t n, BFloat16* to) {
   const hn::FixedTag<float, 4> four;
   const hn::ScalableTag<int32_t> index;
   const auto store = [&](Vec<F> low, Vec<F> high) HWY_ATTR {
-    auto halves = hn::Zero(d);
-    asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(halves.raw) : "v"(low.raw), "v"(high.raw));
-    hn::StoreU(halves, d, reinterpret_cast<float*>(to));
+    hn::StoreU(JoinRounded(low, high), d, reinterpret_cast<float*>(to));
     to += 2 * kLanes;
   };
   // Element 4 c + r of the lower columns is element c of row r.
@@ -254,16 +259,29 @@ void Quads(const MixedProduct& p, const NarrowPart& part) {
 
 // A tall product: Z = S T, where S has few rows and k is the height of T, whose rows are contiguous. Z is Y,
 // or its transpose if `turned`.
+template <typename T>
 struct TallProduct {
   const MixedProduct& p;
   bool turned;
-  const BFloat16* t;
+  const T* t;
   int64_t t_row;
 };
 
+// Two vectors of columns as halves of words.
+HWY_INLINE auto LoadHalves(const BFloat16* from, int64_t count) {
+  return LoadUpTo(hn::ScalableTag<uint16_t>(), &from->bits, count);
+}
+HWY_INLINE auto LoadHalves(const float* from, int64_t count) {
+  const F d;
+  const auto low = LoadUpTo(d, from, count);
+  const auto high = count > kLanes ? LoadUpTo(d, from + kLanes, count - kLanes) : hn::Zero(d);
+  return hn::BitCast(hn::ScalableTag<uint16_t>(), JoinRounded(low, high));
+}
+
 // sums = or += words of S times pairs of rows of T, for columns of two vectors. Within each 16 bytes, the
 // first vector has the sums of the lower half of the columns and the second those of the upper half.
-HWY_INLINE void TallTile(const uint32_t* s, const BFloat16* t, int64_t t_row, int64_t depth, int64_t count,
+template <typename T>
+HWY_INLINE void TallTile(const uint32_t* s, const T* t, int64_t t_row, int64_t depth, int64_t count,
                          bool ahead, bool add, float* sums) {
   const F d;
   const hn::RebindToUnsigned<F> word;
@@ -276,8 +294,8 @@ HWY_INLINE void TallTile(const uint32_t* s, const BFloat16* t, int64_t t_row, in
   }
   for (int64_t k = 0; k < depth; k += 2, s += kNarrow, t += 2 * t_row) {
     if (ahead) hwy::Prefetch(t + kTallDepth * t_row), hwy::Prefetch(t + (kTallDepth + 1) * t_row);
-    const auto even = LoadUpTo(half, &t->bits, count);
-    const auto odd = k + 1 < depth ? LoadUpTo(half, &(t + t_row)->bits, count) : hn::Zero(half);
+    const auto even = LoadHalves(t, count);
+    const auto odd = k + 1 < depth ? LoadHalves(t + t_row, count) : hn::Zero(half);
     const auto first = hn::BitCast(d, hn::InterleaveLower(half, even, odd));
     const auto last = hn::BitCast(d, hn::InterleaveUpper(half, even, odd));
     HWY_UNROLL(8)
@@ -293,7 +311,8 @@ HWY_INLINE void TallTile(const uint32_t* s, const BFloat16* t, int64_t t_row, in
 }
 
 // Stores the sums of columns from `at` on.
-void FinishTall(const TallProduct& z, int64_t row, int64_t rows, int64_t at, int64_t count,
+template <typename T>
+void FinishTall(const TallProduct<T>& z, int64_t row, int64_t rows, int64_t at, int64_t count,
                 const float* sums) {
   const F d;
   const Half half;
@@ -324,7 +343,8 @@ void FinishTall(const TallProduct& z, int64_t row, int64_t rows, int64_t at, int
 }
 
 // Rows [row, row + rows) and columns [begin, end) of Z.
-void Tall(const TallProduct& z, int64_t row, int64_t rows, int64_t begin, int64_t end) {
+template <typename T>
+void Tall(const TallProduct<T>& z, int64_t row, int64_t rows, int64_t begin, int64_t end) {
   constexpr int64_t kStep = 2 * kLanes;
   const MixedProduct& p = z.p;
   const StoredMatrix& from = z.turned ? p.b : p.a;
@@ -362,16 +382,18 @@ bool Narrow(const MixedProduct& p, const NarrowPart& part) {
     Quads(p, part);
     return true;
   }
-  if (p.n <= kNarrow && p.a.values.bf16 && p.a.row == 1 && p.m >= kLong) {
-    Tall({p, true, p.a.values.halves(), p.a.column}, 0, p.n, part.row, part.row_end);
-    return true;
-  }
-  if (p.m <= kNarrow && p.b.values.bf16 && p.b.column == 1 && p.n >= kLong) {
-    Tall({p, false, p.b.values.halves(), p.b.row}, part.row, part.row_end - part.row, part.column,
-         part.column_end);
-    return true;
-  }
-  return false;
+  const bool turned = p.n <= kNarrow && p.a.row == 1 && p.m >= kLong;
+  if (!turned && !(p.m <= kNarrow && p.b.column == 1 && p.n >= kLong)) return false;
+  const auto multiply = [&](const auto* t) {
+    if (turned)
+      Tall<std::remove_cvref_t<decltype(*t)>>({p, true, t, p.a.column}, 0, p.n, part.row, part.row_end);
+    else
+      Tall<std::remove_cvref_t<decltype(*t)>>({p, false, t, p.b.row}, part.row, part.row_end - part.row,
+                                              part.column, part.column_end);
+  };
+  const StoredInput t = turned ? p.a.values : p.b.values;
+  t.bf16 ? multiply(t.halves()) : multiply(t.floats());
+  return true;
 }
 
 #else
