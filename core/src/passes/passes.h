@@ -23,6 +23,7 @@ bool fuse_product(Model& model);
 bool fuse_quantized_conv(Model& model);
 bool fuse_quantized_product(Model& model);
 bool fuse_separable_conv(Model& model);
+bool fuse_swish(Model& model);
 bool hoist_invariants(Model& model);
 bool hoist_selection(Model& model);
 bool inline_if(Model& model);

@@ -56,6 +56,8 @@ constexpr Pass kSessionPasses[] = {
     {"fuse_cross_entropy", needing({"Transpose"}, fuse_cross_entropy)},
     // Before transpositions are folded into the products of attention.
     {"fuse_attention", needing({"Softmax"}, fuse_attention)},
+    // Before fuse_product, which would fuse the products.
+    {"fuse_swish", needing({"SigmoidGrad"}, fuse_swish)},
     // Before fuse_product, which also fuses the multiplication by the derivative.
     {"save_activation_derivatives",
      needing({"GeluGrad", "FastGeluGrad", "QuickGeluGrad"}, save_activation_derivatives),

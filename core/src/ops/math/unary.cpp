@@ -271,6 +271,7 @@ constexpr WithDerivativeRow kWithDerivativeRows[] = {
     {"GeluAndDerivative", "GeluGrad", with_derivative::Gelu, {}},
     {"FastGeluAndDerivative", "FastGeluGrad", with_derivative::FastGelu, {}},
     {"QuickGeluAndDerivative", "QuickGeluGrad", with_derivative::QuickGelu, {{"alpha", 1.702f}}},
+    {"SwishAndDerivative", "SigmoidGrad", with_derivative::QuickGelu, {{"alpha", 1.0f}}},
 };
 // clang-format on
 #undef STOPS
