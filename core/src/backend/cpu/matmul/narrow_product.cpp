@@ -30,6 +30,8 @@ inline constexpr int64_t kShallowColumns = 512, kShallowRows = 256;
 // Derived: sums of kNarrow rows of this many columns take half of the first-level cache. A stretch of rows
 // this deep is multiplied before the sums are written.
 inline constexpr int64_t kTallColumns = 512, kTallDepth = 32;
+// The largest k. Derived: the packed narrow operand takes 2 MiB of each thread.
+inline constexpr int64_t kLongest = 1 << 17;
 
 }  // namespace ortrain
 #endif
@@ -372,7 +374,7 @@ void Tall(const TallProduct<T>& z, int64_t row, int64_t rows, int64_t begin, int
 bool Narrow(const MixedProduct& p, const NarrowPart& part) {
   constexpr int64_t kLong = 4 * kNarrow;
   const bool of_matrices = (p.a.row == 1 || p.a.column == 1) && (p.b.row == 1 || p.b.column == 1);
-  if (!of_matrices) return false;
+  if (!of_matrices || p.k > kLongest) return false;
   if (p.k <= kShallow) {
     if (p.n < kLong || p.m < kNarrow) return false;
     Shallow(p, part);
