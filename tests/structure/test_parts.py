@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 from ortrain.cli import reduce_command
 from ortrain.cli.model_contents import PARTS_FOR_TYPES
@@ -42,13 +45,33 @@ def test_the_core_has_the_same_types_in_each_part() -> None:
     cases = source[source.index("part_of(DType") : source.index("default:")]
     found: dict[str, set[int]] = {}
     waiting: set[int] = set()
-    for case, part in re.findall(r"case DType::(\w+)|return &k(\w+)Part", cases):
+    for case, part in re.findall(r"case DType::(\w+)|return k(\w+)Part", cases):
         if case:
             waiting.add(numbers[case])
         else:
             found[re.sub(r"(?<!^)(?=[A-Z])", "_", part).lower()] = waiting
             waiting = set()
     assert found == PARTS_FOR_TYPES
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs gcc")
+@pytest.mark.parametrize("sanitizers", ["", "-fsanitize=address,undefined"])
+@pytest.mark.parametrize("without", [True, False])
+def test_builds_and_their_sanitizers_know_at_compile_time_which_types_have_kernels(
+    tmp_path: Path, sanitizers: str, without: bool
+) -> None:
+    lines = ['#include "runtime/dtype.h"', "using ortrain::kHasKernels;"]
+    lines += [f"static_assert({'!' if without else ''}kHasKernels<{name}>);" for name in ("double", "int8_t")]
+    lines += [
+        f"static_assert({'!' if without else ''}kHasKernels<ortrain::{name}>);"
+        for name in ("Float16", "BFloat16")
+    ]
+    lines += [f"static_assert(kHasKernels<{name}>);" for name in ("float", "int32_t", "int64_t", "bool")]
+    source = tmp_path / "test.cpp"
+    source.write_text("\n".join(lines) + "\n")
+    left_out = [f"-DORTRAIN_WITHOUT_{name.upper()}" for name in PARTS_FOR_TYPES] if without else []
+    options = ["-std=c++20", f"-I{ROOT / 'core' / 'src'}", "-fsyntax-only", *sanitizers.split(), *left_out]
+    subprocess.run(["g++", *options, source], check=True)
 
 
 def test_the_spec_marks_the_calls_whose_sources_a_build_leaves_out() -> None:

@@ -656,11 +656,11 @@ void Compiler::find_placements() {
 
 // Rejects types whose kernels the build leaves out.
 void check_has_kernels(const Node& node, const char* kind, size_t i, const std::string& name, DType dtype) {
-  const LibraryPart* part = part_of(dtype);
-  if (!part || part->is_built) return;
+  const LibraryPart part = part_of(dtype);
+  if (part.is_built) return;
   fail(ErrorCode::kNotImplemented, node.label(), ": ", kind, " ", i, " ('", name, "') has type ",
-       to_string(dtype), "; this build of the library leaves out ", part->title, ": CMake option ",
-       part->option);
+       to_string(dtype), "; this build of the library leaves out ", part.title, ": CMake option ",
+       part.option);
 }
 
 void Compiler::compile_node(const Node& node) {
