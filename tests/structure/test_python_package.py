@@ -6,6 +6,7 @@ import importlib.util
 import pathlib
 import subprocess
 import sys
+import tarfile
 from email.message import Message
 from email.parser import HeaderParser
 
@@ -13,6 +14,19 @@ import pytest
 import yaml
 
 ROOT = pathlib.Path(__file__).parents[2]
+# Creates a source distribution without CMake, and prints the folders that were searched.
+SEARCHED = """
+import os, sys
+from scikit_build_core.build import build_sdist
+walk = os.walk
+def visible(*args, **kwargs):
+    for found in walk(*args, **kwargs):
+        print("searched", found[0])
+        yield found
+os.walk = visible
+os.chdir(sys.argv[1])
+build_sdist(sys.argv[2], {"sdist.cmake": "false"})
+"""
 METADATA = """
 import os, sys
 from scikit_build_core.build import prepare_metadata_for_build_wheel
@@ -62,6 +76,34 @@ def test_the_readme_names_the_packages_that_training_needs(metadata: Message) ->
 def test_the_package_says_that_it_is_typed(metadata: Message) -> None:
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
     assert (ROOT / "bindings/python/ortrain/py.typed").is_file()
+
+
+def test_a_source_distribution_is_created_without_searching_where_links_in_build_folders_lead(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Wine's folder in ``build`` has a link to ``/``, which takes hours to search."""
+    if not importlib.util.find_spec("scikit_build_core"):
+        pytest.skip("there is no scikit-build-core")
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    for folder in ("build/wine", "carried/hwy", "core/src"):
+        (project / folder).mkdir(parents=True)
+    (elsewhere / "home").mkdir(parents=True)
+    (project / "build/wine/z:").symlink_to(elsewhere)
+    for name in ("pyproject.toml", ".gitignore", "README.md", "LICENSE"):
+        (project / name).write_bytes((ROOT / name).read_bytes())
+    for name in ("licenses/third-party.txt", "carried/hwy/highway.h", "core/src/a.cpp", "build/b.cpp"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).touch()
+    command = [sys.executable, "-c", SEARCHED, project, tmp_path]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    searched = {line.partition(" ")[2] for line in shown.splitlines() if line.startswith("searched ")}
+    assert "./core/src" in searched
+    assert not [folder for folder in searched if "z:" in folder]
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        names = {name.partition("/")[2] for name in files.getnames()}
+    assert {"carried/hwy/highway.h", "core/src/a.cpp"} <= names
+    assert not [name for name in names if name.startswith("build")]
 
 
 def with_urls(folder: pathlib.Path, address: str) -> subprocess.CompletedProcess[str]:
