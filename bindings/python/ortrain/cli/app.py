@@ -172,6 +172,8 @@ def _hint(error: BaseException) -> str:
         return "check the path"
     if isinstance(error, FileNotFoundError):
         return "check the path; `ortrain artifacts MODEL` creates artifacts, `ortrain train` checkpoints"
+    if isinstance(error, OSError) and error.errno:  # a full disk, a folder that is not writable
+        return ""
     return "`--help` shows examples, `--debug` shows the traceback"
 
 
