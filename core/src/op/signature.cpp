@@ -305,18 +305,15 @@ constexpr int64_t since_of(const OnnxOperatorVersion& row) { return row.version.
 constexpr std::string_view text_of(const OnnxSignature& row) { return row.text; }
 constexpr std::string_view text_of(const OnnxOperatorVersion& row) { return row.version.types; }
 
-// Counts the rows and characters of the operators of the build, and writes them if `rows` and `chars` are not
-// null. A text that equals the text of the row before is not written again.
-template <typename Row, size_t N>
-constexpr PackedSize pack(const Row (&table)[N], PackedRow* rows, char* chars) {
+// Counts the rows and characters of the operators of the build, and passes each with its place to put_row and
+// put_char. A text that equals the text of the row before is not passed again.
+template <typename Row, size_t N, class PutRow, class PutChar>
+constexpr PackedSize pack(const Row (&table)[N], const PutRow& put_row, const PutChar& put_char) {
   PackedSize size;
   const auto place = [&](std::string_view text, std::string_view before, Place known) -> Place {
     if (size.rows > 0 && text == before) return known;
     const Place at = {static_cast<uint16_t>(size.chars), static_cast<uint16_t>(text.size())};
-    for (const char c : text) {
-      if (chars) chars[size.chars] = c;
-      ++size.chars;
-    }
+    for (const char c : text) put_char(size.chars++, c);
     return at;
   };
   const Row* before = &table[0];
@@ -325,8 +322,7 @@ constexpr PackedSize pack(const Row (&table)[N], PackedRow* rows, char* chars) {
     if (!is_built(row.domain, row.type)) continue;
     last = {place(row.domain, before->domain, last.domain), place(row.type, before->type, last.type),
             place(text_of(row), text_of(*before), last.text), static_cast<int16_t>(since_of(row))};
-    if (rows) rows[size.rows] = last;
-    ++size.rows;
+    put_row(size.rows++, last);
     before = &row;
   }
   return size;
@@ -334,11 +330,16 @@ constexpr PackedSize pack(const Row (&table)[N], PackedRow* rows, char* chars) {
 
 template <const auto& kTable>
 class PackedTable {
-  static constexpr PackedSize kSize = pack(kTable, nullptr, nullptr);
+  static constexpr PackedSize kSize = pack(
+      kTable, [](size_t, const PackedRow&) {}, [](size_t, char) {});
   static_assert(kSize.chars <= 0xffff);
 
  public:
-  constexpr PackedTable() { pack(kTable, rows_, chars_); }
+  constexpr PackedTable() {
+    pack(
+        kTable, [this](size_t i, const PackedRow& row) { rows_[i] = row; },
+        [this](size_t i, char c) { chars_[i] = c; });
+  }
   std::string_view at(Place place) const { return {chars_ + place.at, place.size}; }
   // The rows of an operator, in the order of their versions.
   std::span<const PackedRow> rows_of(std::string_view domain, std::string_view type) const {
