@@ -274,7 +274,9 @@ def test_providers_that_there_are_not_are_left_out_with_a_warning(affine: bytes)
         warnings.simplefilter("error")
         ortrain.InferenceSession(affine, None, [("CPUExecutionProvider", {})])
         ortrain.InferenceSession(affine, None, ["CPUExecutionProvider"], [{}])
-    with pytest.raises(ortrain.InvalidArgumentError, match="each of 1 providers, found 2"):
+    with pytest.raises(
+        ortrain.InvalidArgumentError, match="expected 1 dictionary of options, one for each provider, found 2"
+    ):
         ortrain.InferenceSession(affine, None, ["CPUExecutionProvider"], [{}, {}])
 
 

@@ -98,7 +98,7 @@ def test_the_command_takes_entries_of_the_configuration(artifacts):
     good = command(artifacts, "--steps", "2", "--config", "ortrain.mixed_precision=none")
     assert good.returncode == 0, good.stdout + good.stderr
     unknown = command(artifacts, "--steps", "2", "--config", "ortrain.mixed_precision=fp8")
-    assert unknown.returncode == 1
+    assert unknown.returncode == 2
     assert "found 'fp8'" in unknown.stderr
     malformed = command(artifacts, "--config", "ortrain.mixed_precision")
     assert malformed.returncode == 2

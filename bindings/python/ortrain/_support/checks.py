@@ -43,7 +43,7 @@ def check_providers(
     names = [p if isinstance(p, str) else p[0] for p in providers or ()]
     if provider_options is not None and len(provider_options) != len(names):
         raise invalid(
-            f"expected a dictionary of options for each of {counted(len(names), 'provider')}, found {len(provider_options)}"
+            f"expected {counted(len(names), 'dictionary')} of options, one for each provider, found {len(provider_options)}"
         )
     absent = [name for name in names if name != _PROVIDER]
     if absent:
