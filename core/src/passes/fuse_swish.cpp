@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "op/operator.h"
 #include "op/session_domain.h"
 #include "passes/passes.h"
 #include "passes/pattern.h"
