@@ -225,8 +225,7 @@ HWY_NOINLINE void MultiplyPairsInTiles(int64_t m, int64_t n, int64_t words, Left
   }
 }
 
-// to[i, w] = from[w, i] for i < m and w < words: the rows of A from words whose rows are along m. `from` is
-// readable, and `to` writable, up to a whole vector of each row.
+// to[i, w] = from[w, i] for i < m and w < words: the rows of A from words whose rows are along m.
 inline void TurnWords(const uint32_t* from, int64_t from_row, int64_t words, int64_t m, uint32_t* to,
                       int64_t to_row) {
   const hn::ScalableTag<uint32_t> d;
