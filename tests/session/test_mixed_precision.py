@@ -13,6 +13,7 @@ import training
 from onnx import TensorProto, helper, numpy_helper
 from ortrain import OrtrainError, SessionOptions, artifacts
 from ortrain.api import CheckpointState
+from processor import flags, multiplies_bfloat16
 from recorded import Fixture
 
 DIGITS = pathlib.Path(__file__).resolve().parents[2] / "examples/digits"
@@ -323,13 +324,9 @@ for _ in range(2):
 
 def products_are_fast() -> bool:
     """Whether this processor multiplies bfloat16 faster than float32, according to Linux."""
-    try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return False
-    flags = next((line.split() for line in lines if line.startswith("flags")), [])
-    intel = any(line.startswith("vendor_id") and "GenuineIntel" in line for line in lines)
-    return "avx512_bf16" in flags and ("amx_bf16" in flags or not (intel and "avx512_fp16" in flags))
+    path = pathlib.Path("/proc/cpuinfo")
+    intel = path.exists() and "GenuineIntel" in path.read_text()
+    return multiplies_bfloat16() and ("amx_bf16" in flags() or not (intel and "avx512_fp16" in flags()))
 
 
 @pytest.mark.parametrize("products", ["auto", *PRODUCTS])
