@@ -5,10 +5,10 @@
 #include <random>
 #include <vector>
 
-#include "backend/cpu/bf16_products.h"
 #include "backend/cpu/conv/byte_conv_kernels.h"
 #include "backend/cpu/matmul/integer_product.h"
 #include "backend/cpu/matmul/mixed_product.h"
+#include "backend/cpu/product_instructions.h"
 #include "catch.h"
 #include "targets.h"
 

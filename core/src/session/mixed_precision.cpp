@@ -1,6 +1,6 @@
 #include "session/mixed_precision.h"
 
-#include "backend/cpu/bf16_products.h"
+#include "backend/cpu/product_instructions.h"
 #include "runtime/error.h"
 
 namespace ortrain {

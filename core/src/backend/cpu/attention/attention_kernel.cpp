@@ -13,11 +13,11 @@
 #include <type_traits>
 
 #include "backend/cpu/attention/attention_kernel.h"
-#include "backend/cpu/bf16_products.h"
 #include "backend/cpu/dropout_random.h"
 #include "backend/cpu/matmul/amx_tiles-inl.h"
 #include "backend/cpu/matmul/bf16_pairs-inl.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
+#include "backend/cpu/product_instructions.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
 

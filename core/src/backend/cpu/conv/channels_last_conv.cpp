@@ -7,12 +7,12 @@
 #include <numeric>
 
 #include "backend/cpu/bf16_conversion.h"
-#include "backend/cpu/bf16_products.h"
 #include "backend/cpu/conv/channels_last_conv.h"
 #include "backend/cpu/conv/clip.h"
 #include "backend/cpu/matmul/amx_tiles-inl.h"
 #include "backend/cpu/matmul/bf16_pairs-inl.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
+#include "backend/cpu/product_instructions.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
 #include "runtime/checked.h"

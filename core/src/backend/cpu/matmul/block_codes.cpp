@@ -7,9 +7,9 @@
 #include <bit>
 #include <type_traits>
 
-#include "backend/cpu/bf16_products.h"
 #include "backend/cpu/matmul/block_codes.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
+#include "backend/cpu/product_instructions.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 
 #ifndef ORTRAIN_BLOCK_CODES_TYPES

@@ -10,10 +10,10 @@
 
 #include <type_traits>
 
-#include "backend/cpu/bf16_products.h"
 #include "backend/cpu/matmul/amx_tiles-inl.h"
 #include "backend/cpu/matmul/integer_product.h"
 #include "backend/cpu/matmul/integer_words-inl.h"
+#include "backend/cpu/product_instructions.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -5,13 +5,13 @@
 #include <algorithm>
 
 #include "backend/cpu/bf16_conversion.h"
-#include "backend/cpu/bf16_products.h"
 #include "backend/cpu/matmul/amx_tiles-inl.h"
 #include "backend/cpu/matmul/bf16_pairs-inl.h"
 #include "backend/cpu/matmul/bf16_tiles-inl.h"
 #include "backend/cpu/matmul/mixed_product.h"
 #include "backend/cpu/matmul/narrow_product.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
+#include "backend/cpu/product_instructions.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
 #include "runtime/thread_pool.h"

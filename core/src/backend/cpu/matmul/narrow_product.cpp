@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backend/cpu/bf16_products.h"
 #include "backend/cpu/matmul/bf16_pairs-inl.h"
 #include "backend/cpu/matmul/narrow_product.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
+#include "backend/cpu/product_instructions.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "runtime/thread_pool.h"
 

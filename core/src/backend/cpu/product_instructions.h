@@ -1,4 +1,4 @@
-// How well the processor multiplies bfloat16 values, and whether 8-bit integers in tiles.
+// Which instructions for products the processor has: of bfloat16 values, and of 8-bit integers in tile registers.
 #pragma once
 
 namespace ortrain {

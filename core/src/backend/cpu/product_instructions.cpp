@@ -1,4 +1,4 @@
-#include "backend/cpu/bf16_products.h"
+#include "backend/cpu/product_instructions.h"
 
 #include "runtime/system.h"
 
