@@ -300,7 +300,10 @@ HWY_INLINE void step_of_group(const Blocks<float>& b, const StepNumbers<float>& 
   const D d;
   const size_t block = group / kGroups, i = group * kGroup, j = (group - kBehind) * kGroup;
   const size_t to = i % (2 * kBlock), from = j % (2 * kBlock);
-  Codes codes;
+  // gcc for arm64 does not compile default constructors of structs of vectors for the instructions of this
+  // code.
+  const hn::Vec<DU> none = hn::Zero(DU());
+  Codes codes{none, none, none};
   if constexpr (kFirstPass) {
     if (i % kBlock == 0) {
       const float root_kept = f.root_kept * b.second_scale[block];
@@ -311,21 +314,24 @@ HWY_INLINE void step_of_group(const Blocks<float>& b, const StepNumbers<float>& 
     prefetch(b, i);
     codes = codes_at(b, i);
   }
-  Coded coded[4];
+  V first_codes[4], root_codes[4];
   const auto vector = [&](auto k) HWY_ATTR {
     constexpr int kVector = decltype(k)::value;
     constexpr size_t kAt = kVector * kLanes;
     if constexpr (kFirstPass) add_gradients<kVector>(b.g + i + kAt, f, codes, kept, moments, to + kAt, most);
-    if constexpr (kSecondPass)
-      coded[kVector] = change_weights(b.w + j + kAt, f, moments, moments.inverses[from / kBlock], from + kAt);
+    if constexpr (kSecondPass) {
+      const Coded coded =
+          change_weights(b.w + j + kAt, f, moments, moments.inverses[from / kBlock], from + kAt);
+      first_codes[kVector] = coded.first, root_codes[kVector] = coded.root;
+    }
   };
   vector(std::integral_constant<int, 0>());
   vector(std::integral_constant<int, 1>());
   vector(std::integral_constant<int, 2>());
   vector(std::integral_constant<int, 3>());
   if constexpr (kSecondPass) {
-    store_first(coded[0].first, coded[1].first, coded[2].first, coded[3].first, b.first + j);
-    store_root(coded[0].root, coded[1].root, coded[2].root, coded[3].root, b.second + j);
+    store_first(first_codes[0], first_codes[1], first_codes[2], first_codes[3], b.first + j);
+    store_root(root_codes[0], root_codes[1], root_codes[2], root_codes[3], b.second + j);
   }
   if constexpr (kFirstPass)
     if (group % kGroups == kGroups - 1)
