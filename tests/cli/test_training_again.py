@@ -120,6 +120,30 @@ def test_a_killed_run_is_resumed_from_its_last_checkpoint(artifacts, train_npz, 
     assert parameters(artifacts / "last.ckpt") == resumed
 
 
+def test_a_resumed_run_has_no_checkpoints_of_another(artifacts, train_npz, run):
+    """Later epochs that the run no longer has, one that a killed process did not delete, and an interruption."""
+    options = ["--data", train_npz, "--batch", 8, "--validation", 0.25]
+    run("train", artifacts, *options, "--epochs", 6)
+    folder = artifacts / "runs/1"
+    later = {name: (folder / name).read_bytes() for name in ("epoch-5.ckpt", "epoch-6.ckpt")}
+    for name in ("epoch-1.ckpt", "interrupted.ckpt"):
+        shutil.copy(folder / "epoch-4.ckpt", folder / name)
+        later[name] = (folder / name).read_bytes()
+    said = run("train", artifacts, *options, "--epochs", 5, "--resume", folder / "epoch-4.ckpt").err
+    aside = folder / "set-aside-1"
+    assert (
+        "the run is resumed after 4 epochs; moved epoch-1.ckpt, epoch-5.ckpt, epoch-6.ckpt, interrupted.ckpt, "
+        f"which are not part of it, to {aside}\n" in said
+    )
+    assert {path.name: path.read_bytes() for path in aside.iterdir()} == later
+    assert sorted(path.name for path in folder.glob("*.ckpt")) == [f"epoch-{n}.ckpt" for n in (4, 5)]
+    assert "moved" not in run("train", artifacts, *options, "--epochs", 6, "--resume", "last").err
+    (folder / "epoch-6.ckpt").rename(folder / "interrupted.ckpt")
+    resumed = run("train", artifacts, *options, "--epochs", 7, "--resume", folder / "interrupted.ckpt").err
+    assert "moved" not in resumed
+    assert (folder / "interrupted.ckpt").exists()
+
+
 def test_best_and_last_name_the_checkpoints_of_the_folder(trained, run, tmp_path, monkeypatch):
     artifacts, options = trained
     for name in ("best", "last"):

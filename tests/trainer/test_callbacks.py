@@ -114,6 +114,31 @@ def test_the_best_checkpoints_are_kept(folder, tmp_path):
         fit(folder, ModelCheckpoint(tmp_path / "{accuracy}.ckpt"))
 
 
+def test_checkpoints_of_an_earlier_run_are_named(folder, tmp_path):
+    """They stay beside those of the new run, whose names do not tell which run saved them."""
+    pattern = tmp_path / "a-{epoch}.ckpt"
+    fit(folder, ModelCheckpoint(pattern), epochs=4)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    (tmp_path / "a-best.ckpt").write_bytes(b"the user's")
+    said = r"has 4 checkpoints of another run \(a-1.ckpt, a-2.ckpt, a-3.ckpt, ...\); this run replaces those that have the name"
+    with pytest.warns(UserWarning, match=said):
+        fit(folder, ModelCheckpoint(pattern), epochs=1)
+    assert (tmp_path / "a-1.ckpt").read_bytes() != before["a-1.ckpt"]
+    assert (tmp_path / "a-4.ckpt").read_bytes() == before["a-4.ckpt"]
+    trainer, save = Trainer(folder), ModelCheckpoint(tmp_path / "a-{epoch}.ckpt", keep=2)
+    with pytest.warns(UserWarning, match=r"has 1 checkpoint of another run \(a-4.ckpt\)"):
+        trainer.fit((X, Y), 4, callbacks=[save], resume=tmp_path / "a-3.ckpt", verbose=False)
+
+
+def test_a_resumed_run_and_one_with_a_single_file_are_silent(folder, tmp_path, recwarn):
+    for name in ("{epoch}.ckpt", "one.ckpt"):
+        fit(folder, ModelCheckpoint(tmp_path / name), epochs=2)
+    save = ModelCheckpoint(tmp_path / "{epoch}.ckpt")
+    Trainer(folder).fit((X, Y), 3, callbacks=[save], resume=tmp_path / "2.ckpt", verbose=False)
+    fit(folder, ModelCheckpoint(tmp_path / "one.ckpt"), epochs=1)
+    assert not [str(warning.message) for warning in recwarn if "ModelCheckpoint" in str(warning.message)]
+
+
 def test_the_learning_rate_is_lowered_and_recorded(folder):
     rates = LearningRateMonitor()
     plateau = ReduceLROnPlateau(factor=0.5, patience=1, min_lr=2e-3)

@@ -6,6 +6,7 @@ earlier run with the same names get a number first.
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,16 @@ import click
 
 from ortrain import _ortrain
 from ortrain._files.writing import copy_file, link_file, make_folder
-from ortrain._support.counts import counted
+from ortrain._support.counts import agreeing, counted
 from ortrain.trainer import ModelCheckpoint, Trainer
 from ortrain.trainer.callbacks import Logs
 
 BEST, LAST, OLDER, INITIAL = "best.ckpt", "last.ckpt", "trained.ckpt", "checkpoint"
 """Checkpoints: the best and the last epoch of a run; the result of earlier versions and of programs; the parameters before
 training."""
+INTERRUPTED, ASIDE = "interrupted.ckpt", "set-aside"
+"""In the folder of a run: the checkpoint of a run that a signal ended, and folders of checkpoints that a resumed run does not
+have."""
 EPSILON = "epsilon"
 """The value that a private run without a validation monitors. No other value of its epochs is private, so the last epoch counts
 as the best."""
@@ -130,10 +134,18 @@ class RunCheckpoints(ModelCheckpoint):
         How many epochs are kept.
     start : Path, optional
         The trained checkpoint that the run continues from.
+    resume : Path, optional
+        The checkpoint from which the run is resumed.
     """
 
     def __init__(
-        self, artifacts: Path, run: Path, monitor: str, keep: int, start: Path | None = None
+        self,
+        artifacts: Path,
+        run: Path,
+        monitor: str,
+        keep: int,
+        start: Path | None = None,
+        resume: Path | None = None,
     ) -> None:
         pattern = os.fspath(run).replace("{", "{{").replace("}", "}}")
         super().__init__(
@@ -144,7 +156,7 @@ class RunCheckpoints(ModelCheckpoint):
             best_path=artifacts / BEST,
             last_path=artifacts / LAST,
         )
-        self.run, self.start = run, start
+        self.run, self.start, self.resume = run, start, resume
         self.kept: list[Path] = []
         self._number = _free_number(artifacts)
         self._replaced: set[Path] = set()
@@ -165,6 +177,35 @@ class RunCheckpoints(ModelCheckpoint):
             self._keep(best)
             copy_file(self.start, best, "checkpoint")  # a copy, because the user may change the original
             self._replaced.add(best)
+
+    def separate(self, found: list[Path]) -> None:
+        """Move checkpoints that a resumed run does not have into a folder inside that of the run.
+
+        They come from later epochs, if the run is resumed from an earlier one, or from a process that was killed before it
+        could delete them.
+        """
+        folder = next(
+            path for number in itertools.count(1) if not (path := self.run / f"{ASIDE}-{number}").exists()
+        )
+        make_folder(folder, "run", exist_ok=False)
+        for path in found:
+            path.rename(folder / path.name)
+        names = ", ".join(path.name for path in found)
+        click.echo(
+            f"ortrain: the run is resumed after {counted(self.trainer.epoch, 'epoch')}; moved {names}, which "
+            f"{agreeing(len(found), 'is', 'are')} not part of it, to {folder}",
+            err=True,
+        )
+
+    def _unknown(self) -> list[Path]:
+        """Return also the checkpoint of an interruption, unless the run is resumed from it."""
+        interrupted = self.run / INTERRUPTED
+        is_old = self.trainer.resumed and interrupted.exists() and not self._is_resumed_from(interrupted)
+        found = [path for path in super()._unknown() if not self._is_resumed_from(path)]
+        return found + [interrupted] * is_old
+
+    def _is_resumed_from(self, path: Path) -> bool:
+        return self.resume is not None and self.resume.exists() and path.samefile(self.resume)
 
     def improves(self, value: float) -> bool:
         """Whether a value is better than the best so far. If epochs are not compared, the last epoch is the best."""

@@ -263,14 +263,14 @@ def command(
     monitor = monitor or ("val_loss" if held_out is not None else "epsilon" if privacy.is_noisy else "loss")
     runs = out or folder / "runs"
     run = results.new_run(runs) if resume is None else results.run_of(trainer, resume, runs)
-    checkpoints = results.RunCheckpoints(folder, run, monitor, keep, start)
+    checkpoints = results.RunCheckpoints(folder, run, monitor, keep, start, resume)
     name = name or (two_words() if resume is None else None)  # a resumed run has a name
     callbacks = _callbacks(run, checkpoints, samples, patience, tensorboard, name, choice)
     options: dict[str, Any] = {"validation": held_out, "batch_size": batch, "shuffle": shuffle}
     options |= {"callbacks": callbacks, "resume": resume, "verbose": False}
     interrupted = _fit(trainer, rows, epochs, options, run)
     if interrupted:
-        return _save_interrupted(trainer, run / "interrupted.ckpt", privacy)
+        return _save_interrupted(trainer, run / results.INTERRUPTED, privacy)
     logged = next(callback for callback in callbacks if isinstance(callback, JSONLogger))
     _report(trainer, checkpoints, run, logged.name or run.name, privacy, json_output)
     return app.OK

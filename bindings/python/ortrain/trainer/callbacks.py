@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import operator
 import os
+import re
+import string
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from ortrain._support.suggestions import did_you_mean
 from ortrain.trainer.view import TrainerView
 
 Logs = dict[str, Any]
+_NUMBER = r"(?:[-+]?[0-9]+(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?|nan|-?inf)"  # a value in the name of a checkpoint
 
 
 def checked(callbacks: Iterable[Callback]) -> list[Callback]:
@@ -342,6 +346,36 @@ class ModelCheckpoint(_Monitor):
         self._last_step = self.trainer.step
         if not self.trainer.resumed:
             self.best, self.best_epoch, self.saved = self.worst, None, []
+        found = self._unknown()
+        if found:
+            self.separate(found)
+
+    def separate(self, found: list[Path]) -> None:
+        """Deal with checkpoints that are named like those of this run but are not part of it: warn, and leave them.
+
+        They come from an earlier run, or from later epochs of a run that is resumed from an earlier one.
+        """
+        names = ", ".join(path.name for path in found[:3]) + (", ..." if len(found) > 3 else "")
+        warnings.warn(
+            f"ModelCheckpoint: {found[0].parent} has {counted(len(found), 'checkpoint')} of another run ({names}); this run "
+            "replaces those that have the name of one of its own, and leaves the others",
+            stacklevel=2,
+        )
+
+    def _unknown(self) -> list[Path]:
+        """Return the files whose names fit the pattern of this run, and that the run has not saved."""
+        folder, pattern = Path(self.filepath).parent, Path(self.filepath).name
+        parts = list(string.Formatter().parse(pattern))
+        if all(field is None for _, field, _, _ in parts) or not folder.is_dir():
+            return []  # the run has one file, which each save replaces
+        expected = "".join(
+            re.escape(text) + ("" if field is None else _NUMBER) for text, field, _, _ in parts
+        )
+        own = {Path(path).name for _, path in self.saved}
+        found = [
+            path for path in folder.iterdir() if re.fullmatch(expected, path.name) and path.name not in own
+        ]
+        return sorted(found, key=lambda path: (len(path.name), path.name))  # epoch 9 comes before epoch 10
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
         """Save if enough steps have been taken."""
