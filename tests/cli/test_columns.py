@@ -131,7 +131,7 @@ def test_one_cell_that_is_no_number_does_not_turn_a_column_into_categories(run, 
     assert "size (number); code (3 categories: 1, 2, other)" in run("train", "--data", "t.csv").err
     rows[7] = "inf,1,a"
     (tmp_path / "wrong.csv").write_text("\n".join(["size,code,kind", *rows]) + "\n")
-    expected = "column size: expected numbers, as most of its cells are, found 'inf' in row 7 of the data"
+    expected = "column size: expected numbers, as most of its cells are, found 'inf' in line 9;"
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
     assert expected in run("train", "--data", "../wrong.csv", status=1).err

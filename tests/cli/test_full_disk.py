@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import stat
@@ -10,8 +11,9 @@ import sys
 
 import numpy as np
 import pytest
-from ortrain import FileError
+from ortrain import FileError, OrtErrorCode, OrtrainError
 from ortrain._files.writing import replaced_file, write_file, write_files
+from ortrain.errors import error_from_status
 from recorded import Fixture
 
 CHECKPOINT = Fixture("resnet_bn").folder / "checkpoint_after"
@@ -80,7 +82,28 @@ def test_the_core_says_whether_there_was_a_file(tmp_path):
     path.write_bytes(b"old")
     ran = limited("export", ARTIFACTS, path, "--output", "output")
     assert "File too large; the existing file is unchanged" in ran.stderr
+    assert "--help" not in ran.stderr
     assert path.read_bytes() == b"old"
+
+
+def test_the_errors_of_files_of_the_core_have_the_number_of_the_system():
+    """As those of Python do; the wording of the core's messages is that of core/src/runtime/file.cpp."""
+    path = "SaveCheckpoint: cannot {} the checkpoint 'a/it's b': {}"
+    for step, number in (("write", errno.ENOSPC), ("put in place", errno.EACCES), ("sync", errno.EIO)):
+        message = path.format(step, f"{os.strerror(number)}; no file is left")
+        error = error_from_status(OrtErrorCode.ORT_FAIL, message)
+        assert isinstance(error, FileError)
+        assert (error.errno, str(error)) == (number, message)
+    for message in ("a step failed: No space left on device", path.format("read", "it is not a checkpoint")):
+        assert type(error_from_status(OrtErrorCode.ORT_FAIL, message)) is OrtrainError
+
+
+def test_a_run_whose_checkpoints_do_not_fit_has_no_hint_of_examples(artifacts, train_npz):
+    """Its checkpoints, which the core writes, do not fit."""
+    ran = limited("train", artifacts, "--data", train_npz, "--epochs", 3)
+    assert ran.returncode == 1
+    assert "File too large" in ran.stderr
+    assert "--help" not in ran.stderr
 
 
 def test_artifacts_that_do_not_fit(tmp_path):
@@ -177,9 +200,10 @@ def test_what_is_no_file_is_refused(tmp_path):
             write_file(path, "file", b"")
     with pytest.raises(FileError, match="loop"):
         write_file(tmp_path / "loop", "file", b"")
-    with pytest.raises(FileError, match="No such file or directory"):
+    with pytest.raises(FileError, match=r"there is no folder '.*missing'$") as error:
         write_file(tmp_path / "missing/file", "file", b"")
-    with pytest.raises(FileError, match="Not a directory"):
+    assert error.value.errno == errno.ENOENT
+    with pytest.raises(FileError, match=r"'/dev/null' is not a folder$"):
         write_file("/dev/null/file", "file", b"")
 
 

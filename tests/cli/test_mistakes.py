@@ -120,7 +120,7 @@ def test_labels_out_of_range_and_missing_numbers_are_named_with_their_row(run, f
         in (found.err)
     )
     found = run("train", "artifacts", "--data", "hole.csv", "--no-preprocess", status=1)
-    assert "column b: expected numbers, found '' in row 1 of the data" in found.err
+    assert "column b: expected numbers, found '' in line 3\n" in found.err
 
 
 def test_one_hot_labels_and_columns_of_labels_are_accepted(run, folder):

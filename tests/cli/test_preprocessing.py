@@ -92,7 +92,7 @@ def test_a_table_of_people_trains_predicts_and_exports(run, tmp_path, monkeypatc
     assert run("predict", "artifacts", "--data", shuffled, "--json").json["scores"] == said.json["scores"]
     wrong = write(tmp_path / "w.csv", [[*row[:1], "wide", *row[2:]] for row in raw[:2]], HEAD[:-1])
     said = run("predict", "artifacts", "--data", wrong, status=1)
-    assert "column width: expected a number, found 'wide' in row 0 of the data" in said.err
+    assert "column width: expected a number, found 'wide' in line 2\n" in said.err
 
 
 def test_arrays_for_a_model_of_encoded_columns_are_encoded_or_refused(run, tmp_path, monkeypatch):

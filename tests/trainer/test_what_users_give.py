@@ -216,7 +216,7 @@ def test_names_of_classes_are_learned_in_memory_and_checked_later():
     assert trainer.evaluate(X, NAMES[LABELS]) == trainer.evaluate(X, LABELS)
     with pytest.raises(
         ValueError,
-        match=r"expected the classes cat, dog, eel, found 'dogs' in row 2 \(did you mean 'dog'\?\)",
+        match=r"expected the classes cat, dog, eel, found 'dogs' in row 2 of the data \(did you mean 'dog'\?\)",
     ):
         trainer.evaluate(X[:3], np.array(["cat", "eel", "dogs"]))
     with pytest.raises(ValueError, match=r"found names such as 'cat'.*trainer.classes = "):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+
 from ortrain._support.generated.enums import OrtErrorCode
 
 __all__ = [
@@ -76,7 +80,23 @@ _CLASSES: dict[OrtErrorCode, type[OrtrainError]] = {
 }
 
 
+_OF_FILE = re.compile(
+    r"(?:\w+: )*cannot (?:open|examine|read|map|write|sync|put in place) the [^']*'.*?': (.*)", re.DOTALL
+)
+"""How the core describes the failure of a file (``core/src/runtime/file.cpp``), with the reason of the system."""
+
+
+def _number_of(reason: str) -> int | None:
+    """Return the number of the system's reason in the message of a failure; None if the message has no such reason."""
+    numbers = (number for number in errno.errorcode if os.strerror(number) in reason)
+    return max(numbers, key=lambda number: len(os.strerror(number)), default=None)
+
+
 def error_from_status(code: int, message: str) -> OrtrainError:
     """Return the exception for a failed call; the extension raises what this returns."""
     known = OrtErrorCode(code) if code in OrtErrorCode.__members__.values() else OrtErrorCode.ORT_FAIL
+    of_file = _OF_FILE.match(message) if known is OrtErrorCode.ORT_FAIL else None
+    number = None if of_file is None else _number_of(of_file[1])
+    if number is not None:
+        return FileError(message, number)
     return _CLASSES.get(known, OrtrainError)(message, known)

@@ -99,10 +99,7 @@ def replaced_file(path: str | os.PathLike[str], what: str) -> Iterator[BinaryIO]
         _remove_abandoned(target)
         temporary, handle = _open_temporary(target)
     except OSError as error:
-        raise FileError(
-            f"cannot write the {what} '{path}': cannot create a temporary file next to it: {_reason(error)}",
-            error.errno,
-        ) from error
+        raise _folder_error(error, what, Path(path)) from error
     try:
         # Open for reading too: then an error of NumPy's write has the reason of the system.
         with os.fdopen(handle, "w+b") as file:
@@ -123,6 +120,18 @@ def replaced_file(path: str | os.PathLike[str], what: str) -> Iterator[BinaryIO]
             ) from error
         raise
     _sync_folder(target)
+
+
+def _folder_error(error: OSError, what: str, path: Path) -> FileError:
+    """Return the error of a folder in which no file can be created, in the words of the core."""
+    folder = path.parent
+    if folder.exists():
+        why = f"cannot create a file in the folder '{folder}': {_reason(error)}" if folder.is_dir() else ""
+        why = why or f"'{folder}' is not a folder"
+    else:
+        is_missing = isinstance(error, FileNotFoundError)
+        why = f"there is no folder '{folder}'" if is_missing else _reason(error)
+    return FileError(f"cannot write the {what} '{path}': {why}", error.errno)
 
 
 def make_folder(path: str | os.PathLike[str], what: str, exist_ok: bool = True) -> None:
@@ -239,7 +248,7 @@ def _target_of(path: Path, what: str) -> tuple[Path, int | None]:
     except FileNotFoundError:
         return target, None
     except OSError as error:
-        raise FileError(f"cannot write the {what} '{path}': {_reason(error)}", error.errno) from error
+        raise _folder_error(error, what, path) from error
     if not stat.S_ISREG(mode):
         found, number = ("a folder", errno.EISDIR) if stat.S_ISDIR(mode) else ("a special file", errno.EINVAL)
         raise FileError(f"cannot write the {what} '{path}': expected a file name, found {found}", number)

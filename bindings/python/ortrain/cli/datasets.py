@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ortrain._files.reading import check_file, explained, open_file, read_npy, read_npz
 from ortrain._support.counts import counted
+from ortrain._support.places import lines_of, place_of_cell
 from ortrain.cli import preparing
 from ortrain.cli.tables import Table, check_values, package, read_table
 from ortrain.cli.wanted import Wanted
@@ -184,7 +185,7 @@ def _numbers(values: list[Any], name: str, path: Path) -> Array:
     if array.dtype.kind not in "biuf":
         row = next((number for number, value in enumerate(values) if not _is_numeric(np.array(value))), 0)
         raise ValueError(
-            f"--data: {path}, column {name}: expected numbers, found {values[row]!r:.60} in row {row} of the data"
+            f"--data: {path}, column {name}: expected numbers, found {values[row]!r:.60} in {place_of_cell(values, row)}"
         )
     if array.dtype.kind == "f" and np.isfinite(array).all() and (array == np.round(array)).all():
         return array.astype(np.int64)  # class indices; features are converted to the model's type
@@ -204,9 +205,11 @@ def _of_table(table: Table, wanted: Wanted, target: str | None, path: Path) -> d
     prepared = preparing.encoded(table, wanted, target, path)
     if prepared is not None:
         found, column, table = prepared
+        wanted.lines = lines_of(next(iter(table.columns.values())))
         if column is not None and column in table.columns and wanted.target is not None:
             found[wanted.target] = _targets(table.columns[column], column, wanted, path)
         return _weighted(found, table.weights, wanted, path)
+    wanted.lines = lines_of(next(iter(columns.values())))
     has_rows = any(name.lower() == "x" and isinstance(values[0], list) for name, values in columns.items())
     if has_rows or all(name in columns for name in wanted.features):
         return _weighted(_by_name(columns, wanted, target, path), table.weights, wanted, path)
@@ -234,6 +237,11 @@ def _columns_of_numbers(table: Table, wanted: Wanted, target: str | None, path: 
         raise ValueError(
             f"--data: input {feature} takes {counted(size, 'number')} per row; {path} has {counted(len(names), 'column')}, "
             "with the target"
+        )
+    if column is None and wanted.target is not None:
+        raise ValueError(
+            f"--data: {path} has {counted(len(names), 'column')} ({', '.join(names[:12])}{', ...' if len(names) > 12 else ''}), "
+            f"all of which input {feature} takes: expected another column, the target"
         )
     matrix = np.stack(values, axis=1)
     found = {feature: matrix.reshape(-1, *shape) if shape is not None else matrix}

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ortrain._files.writing import copy_file
 from ortrain._support.counts import agreeing, counted
+from ortrain._support.places import Cells, lines_of
 from ortrain.cli.tables import Table, check_values
 from ortrain.cli.wanted import Wanted
 from ortrain.preprocessing import tables, text
@@ -52,9 +53,16 @@ def with_target(table: Table, column: str | None, remarks: list[str], path: Path
     )
     return replace(
         table,
-        columns={name: [values[row] for row in known] for name, values in table.columns.items()},
+        columns={name: _chosen(values, known) for name, values in table.columns.items()},
         weights=None if table.weights is None else [table.weights[row] for row in known],
     )
+
+
+def _chosen(cells: list[Any], rows: list[int]) -> list[Any]:
+    """Return the cells of some rows, with their lines."""
+    lines = lines_of(cells)
+    chosen = [cells[row] for row in rows]
+    return chosen if lines is None else Cells(chosen, [lines[row] for row in rows])
 
 
 def encoded(

@@ -12,6 +12,8 @@ import click
 import numpy as np
 
 from ortrain import _ortrain
+from ortrain._support.counts import counted
+from ortrain._support.places import DATA, known_lines
 from ortrain._support.session_config import used_entries, without_effect
 from ortrain.api import CheckpointState
 from ortrain.cli import language_models, preparing, results
@@ -27,6 +29,7 @@ from ortrain.trainer.metrics import METRIC_NAMES
 from ortrain.trainer.weighting import WEIGHTS
 
 COUNT = Integer(min=1)
+_SHOWN = 10
 _LARGE = 64 << 20  # bytes; models of `ortrain new` are smaller
 
 header_option = click.option(
@@ -240,8 +243,13 @@ def load_all(
     header: bool | None,
     choice: Choice | None = None,
     weight: str | None = None,
+    whose: str = DATA,
 ) -> Any:
-    """Read data for train or eval steps. Names and preprocessing that the trainer lacks are stored in it."""
+    """Read data for train or eval steps. Names and preprocessing that the trainer lacks are stored in it.
+
+    Later messages of the command name the lines of the file instead of the rows, if the file has a line for each row. ``whose``
+    says which data of the trainer these are.
+    """
     tokenizer = None if choice is None else choice.tokenizer
     if language_models.takes_text(trainer, path, tokenizer):
         options = LanguageOptions() if choice is None else choice.language
@@ -257,4 +265,39 @@ def load_all(
         wanted.columns = replace(wanted.columns, weight=wanted.weight)
     trainer.classes, trainer.columns = wanted.classes, wanted.columns
     trainer.preprocessing = wanted.preprocessing
+    if wanted.lines is not None:
+        click.get_current_context().with_resource(known_lines(wanted.lines, str(path), whose))
+    if choice is not None:
+        _say_classes_without_rows(rows, trainer, path)
     return scaled(rows, trainer)
+
+
+def _say_classes_without_rows(rows: Any, trainer: Trainer, path: Path) -> None:
+    """Print which classes of a model have no rows in data to train on."""
+    form = trainer.inputs.forms[-1]
+    targets = rows.get(form.name) if isinstance(rows, dict) else None
+    if not form.takes_classes or targets is None or targets.size != len(targets):
+        return
+    count = _score_count(trainer.folder)
+    missing = sorted({*range(count or 0)} - set(np.unique(targets).tolist()))
+    if not missing:
+        return
+    names = trainer.classes or []
+    shown = ", ".join(
+        f"{number} ({names[number]})" if number < len(names) else str(number) for number in missing[:_SHOWN]
+    )
+    click.echo(
+        f"ortrain: the model has scores for {counted(count or 0, 'class')}, and {path} has no rows of {len(missing)} of them: "
+        f"{shown}{', ...' if len(missing) > _SHOWN else ''}",
+        err=True,
+    )
+
+
+def _score_count(folder: Path) -> int | None:
+    """Return the number of scores for each row of the model in a folder of artifacts; None if it is not known."""
+    path = folder / "eval_model.onnx"
+    if not path.exists() or path.stat().st_size > _LARGE:
+        return None
+    outputs = InferenceSession(path).get_outputs()
+    shape = outputs[1].shape if len(outputs) > 1 else []
+    return shape[1] if len(shape) == 2 and isinstance(shape[1], int) and shape[1] > 1 else None

@@ -14,6 +14,7 @@ from typing import Any
 
 from ortrain._files.reading import explained, open_file, parse_json, read_lines
 from ortrain._support.counts import counted
+from ortrain._support.places import Cells, place_of_cell
 from ortrain.errors import InvalidArgumentError
 from ortrain.preprocessing.cells import is_missing
 
@@ -97,16 +98,16 @@ def check_values(values: Any, name: str, path: Path) -> None:
     InvalidArgumentError
         When there is one.
     """
-    for row, value in enumerate(values if isinstance(values, list) else (), start=1):
+    for row, value in enumerate(values if isinstance(values, list) else ()):
         if isinstance(value, str) and len(value) > _MOST_CHARACTERS:
             raise InvalidArgumentError(
-                f"{_DATA}: {path}, column {name}, row {row}: expected a number or a name of at most {_MOST_CHARACTERS} "
-                f"characters, found {counted(len(value), 'character')}: {value[:_SHOWN]}..."
+                f"{_DATA}: {path}, column {name}, {place_of_cell(values, row)}: expected a number or a name of at most "
+                f"{_MOST_CHARACTERS} characters, found {counted(len(value), 'character')}: {value[:_SHOWN]}..."
             )
         if isinstance(value, int) and value.bit_length() > _MOST_BITS:
             raise InvalidArgumentError(
-                f"{_DATA}: {path}, column {name}, row {row}: expected a number of at most 308 digits, found one of "
-                f"{counted(len(str(value)), 'digit')}"
+                f"{_DATA}: {path}, column {name}, {place_of_cell(values, row)}: expected a number of at most 308 digits, "
+                f"found one of {counted(len(str(value)), 'digit')}"
             )
 
 
@@ -120,7 +121,7 @@ def _lines(path: Path, at: list[int]) -> Iterator[str]:
 def _read_csv(path: Path, separator: str | None, header: bool | None, known: Collection[str]) -> Table:
     """Return the columns of a CSV file. If no separator is given, the first lines of the file decide."""
     found = separator or _separator_of(path)
-    rows = _rows_of_cells(path, found)
+    rows, lines = _rows_of_cells(path, found)
     if not rows:
         return Table({})
     rows[0][0] = rows[0][0].removeprefix("\ufeff")  # some programs write this mark before the first character
@@ -131,7 +132,7 @@ def _read_csv(path: Path, separator: str | None, header: bool | None, known: Col
         header = _has_header(rows, known, path)
     if not header:
         names = [f"column {number}" for number in range(1, len(rows[0]) + 1)]
-        return Table({name: [row[i] for row in rows] for i, name in enumerate(names)}, False, remark=said)
+        return Table(_columns(names, rows, lines), False, remark=said)
     names = [name.strip() for name in rows[0]]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -139,13 +140,21 @@ def _read_csv(path: Path, separator: str | None, header: bool | None, known: Col
             f"{_DATA}: {path} line 1: expected a name for each column, found {twice!r} twice; --no-header reads a file that "
             "has no names"
         )
-    return Table({name: [row[i] for row in rows[1:]] for i, name in enumerate(names)}, remark=said)
+    return Table(_columns(names, rows[1:], lines[1:]), remark=said)
 
 
-def _rows_of_cells(path: Path, separator: str) -> list[list[str]]:
-    """Return the rows of a CSV file, all of one length, without empty lines."""
-    at = [1]
+def _columns(
+    names: Sequence[str], rows: Sequence[Sequence[str]], lines: Sequence[int]
+) -> dict[str, list[Any]]:
+    return {name: Cells([row[i] for row in rows], lines) for i, name in enumerate(names)}
+
+
+def _rows_of_cells(path: Path, separator: str) -> tuple[list[list[str]], list[int]]:
+    """Return the rows of a CSV file, all of one length, without empty lines, and the first line of each."""
+    at = [0]
     rows: list[list[str]] = []
+    lines: list[int] = []
+    end = 0
     try:
         for row in csv.reader(_lines(path, at), delimiter=separator):
             if row and rows and len(row) != len(rows[0]):
@@ -154,11 +163,13 @@ def _rows_of_cells(path: Path, separator: str) -> list[list[str]]:
                 )
             if row:
                 rows.append(row)
+                lines.append(end + 1 if at[0] > end else end)  # cells in quotes may have several lines
+            end = at[0]
     except csv.Error as error:
         raise InvalidArgumentError(
             f"{_DATA}: {path} line {at[0]}: expected values of a table, found: {error}"
         ) from error
-    return rows
+    return rows, lines
 
 
 def _separator_of(path: Path) -> str:
@@ -251,6 +262,7 @@ def _read_parquet(path: Path) -> dict[str, list[Any]]:
 
 def _read_json_lines(path: Path) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {}
+    lines: list[int] = []
     for number, line in read_lines(path, _DATA):
         if not line.strip():
             continue
@@ -265,6 +277,7 @@ def _read_json_lines(path: Path) -> dict[str, list[Any]]:
                 f"{_DATA}: {path} line {number}: expected an object with {', '.join(columns) or 'names'}, "
                 f"found {line.strip()[:_SHOWN]}"
             )
+        lines.append(number)
         for name, value in row.items():
             columns.setdefault(name, []).append(value)
-    return columns
+    return {name: Cells(values, lines) for name, values in columns.items()}

@@ -13,6 +13,7 @@ import click
 
 from ortrain._files.writing import write_file
 from ortrain._support.counts import counted
+from ortrain._support.places import VALIDATION
 from ortrain.cli import app, fitting, language_models, results, running
 from ortrain.cli.artifacts_command import LOSSES, OPTIMIZERS
 from ortrain.cli.language_options import LanguageOptions, language_options
@@ -259,7 +260,7 @@ def command(
     known, rows = trainer.preprocessing, running.load_all(data, trainer, target, header, choice, weight)
     privacy.say_what_is_measured(trainer, known)
     if validation is not None and held_out is None:
-        held_out = running.load_all(Path(validation), trainer, target, header)
+        held_out = running.load_all(Path(validation), trainer, target, header, whose=VALIDATION)
     monitor = monitor or ("val_loss" if held_out is not None else "epsilon" if privacy.is_noisy else "loss")
     runs = out or folder / "runs"
     run = results.new_run(runs) if resume is None else results.run_of(trainer, resume, runs)

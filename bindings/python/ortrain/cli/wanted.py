@@ -96,6 +96,8 @@ class Wanted:
     ----------
     remarks : list of str
         How `load` understood the data, where a user may not expect it.
+    lines : sequence of int or None
+        The line of each row that `load` read, if the rows come from a file of lines.
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class Wanted:
         self.takes_weights, self.must_have_weights = takes_weights, weight is not None
         self.weight = weight or (None if columns is None else columns.weight)
         self.remarks: list[str] = []
+        self.lines: Sequence[int] | None = None
 
     @property
     def target(self) -> str | None:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain._support.counts import counted
+from ortrain._support.places import place_of_cell
 from ortrain.preprocessing.cells import date_of, is_missing, number_of, separator_of, text_of
 
 Array = npt.NDArray[Any]
@@ -62,7 +63,7 @@ class Number:
                 continue
             number = number_of(cell)
             if number is None:
-                raise ValueError(_wrong(where, self.name, "a number", cell, row))
+                raise ValueError(_wrong(where, self.name, "a number", cells, row))
             values[row] = number
         standard = (values - self.mean) / self.deviation
         return np.stack([standard, missing] if self.has_missing else [standard], axis=1)
@@ -156,7 +157,7 @@ class Date:
                 continue
             found = self._day(cell)
             if found is None:
-                raise ValueError(_wrong(where, self.name, "a date such as 2026-03-01", cell, row))
+                raise ValueError(_wrong(where, self.name, "a date such as 2026-03-01", cells, row))
             values[row, 0] = (found[0] - self.mean) / self.deviation
             values[row, 1 : 1 + len(found[1])] = found[1]
         return values
@@ -269,8 +270,8 @@ def _category(name: str, cells: Sequence[Any], present: Sequence[Any], where: st
     wrong = [cell for cell in present if number_of(cell) is None]
     if len(counts) > _MOST_CODES and len(wrong) < (1 - _MOSTLY) * len(present):
         raise ValueError(
-            f"{where}, column {name}: expected numbers, as most of its cells are, found {str(wrong[0])!r:.60} in row "
-            f"{list(cells).index(wrong[0])} of the data; leave cells without a value empty"
+            f"{where}, column {name}: expected numbers, as most of its cells are, found {str(wrong[0])!r:.60} in "
+            f"{place_of_cell(cells, list(cells).index(wrong[0]))}; leave cells without a value empty"
         )
     if len(counts) > max(_MOST_CATEGORIES, len(cells) / 2):
         return f"it has {counted(len(counts), 'different text')} in {counted(len(cells), 'row')}, too many for categories"
@@ -278,5 +279,6 @@ def _category(name: str, cells: Sequence[Any], present: Sequence[Any], where: st
     return Category(name, tuple(sorted(most)), (True,) * len(most))
 
 
-def _wrong(where: str, name: str, expected: str, cell: Any, row: int) -> str:
-    return f"{where}, column {name}: expected {expected}, found {str(cell)!r:.60} in row {row} of the data"
+def _wrong(where: str, name: str, expected: str, cells: Sequence[Any], row: int) -> str:
+    place = place_of_cell(cells, row)
+    return f"{where}, column {name}: expected {expected}, found {str(cells[row])!r:.60} in {place}"

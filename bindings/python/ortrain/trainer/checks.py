@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain._support.counts import agreeing, counted
+from ortrain._support.places import place_of_row
 from ortrain._support.values import to_array
 
 Array = npt.NDArray[Any]
@@ -207,7 +208,7 @@ def _classes(array: Array, form: Form) -> Array:
             place = np.unravel_index(int(np.argmin(whole)), array.shape)
             raise ValueError(
                 f"data: input {form.name!r}: expected {form.dtype}, the numbers of classes, found {array.dtype} with "
-                f"{array[place]} in row {place[0] if place else 0}"
+                f"{array[place]} in {place_of_row(int(place[0]) if place else 0)}"
             )
     return array.astype(np.int64)
 
@@ -221,7 +222,7 @@ def _one_hot(classes: Array, form: Form) -> Array:
         row = int(np.argmax(wrong))
         raise ValueError(
             f"data: input {form.name!r}: expected {form.shown()}, or the numbers of classes from 0 to {count - 1}, found "
-            f"{classes[row]} in row {row}"
+            f"{classes[row]} in {place_of_row(row)}"
         )
     return np.eye(count, dtype=form.dtype)[classes.astype(np.int64)]
 

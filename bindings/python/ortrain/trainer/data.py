@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain._support.counts import counted
+from ortrain._support.places import place_of_row
 from ortrain._support.suggestions import did_you_mean
 from ortrain.trainer.checks import Form, Shape, as_array, check_rows, fitted, is_frame
 from ortrain.trainer.columns import Columns
@@ -198,7 +199,7 @@ class Inputs:
         if unknown is not None:
             raise ValueError(
                 f"data: input {form.name!r}: expected the classes {', '.join(self.classes[:20])}"
-                f"{', ...' if len(self.classes) > 20 else ''}, found {names[unknown]!r} in row {unknown}"
+                f"{', ...' if len(self.classes) > 20 else ''}, found {names[unknown]!r} in {place_of_row(unknown)}"
                 f"{did_you_mean(names[unknown], self.classes)}"
             )
         return np.array([numbers[name] for name in names], np.int64).reshape(array.shape)

@@ -11,10 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain._support.counts import agreeing, counted
+from ortrain._support.places import DATA, VALIDATION, place_of_row
 from ortrain.errors import OrtrainError
 
 Array = npt.NDArray[Any]
 
+_INDEX = re.compile(
+    r"index -?\d+ at position (?P<position>\d+) of the indices(?: '(?P<indices>.*?)')? is outside "
+    r"\[-(?P<count>\d+), -?\d+\](?:: '(?P<data>.*?)' has)?"
+)
 _LABEL = re.compile(r"label (-?\d+) at position (\d+) is not one of the (\d+) classes")
 
 
@@ -44,9 +49,12 @@ def of_step(
     classes : sequence of str, optional
         The names of the classes, in the order of their numbers.
     """
-    label = _LABEL.search(str(error))
-    if label is None or not batch:
+    if not batch:
         return None
+    label = _LABEL.search(str(error))
+    if label is None:
+        index = _INDEX.search(str(error))
+        return None if index is None else _of_index(index, names, batch, columns, is_validation)
     value, position, count = (int(text) for text in label.groups())
     labels = batch[-1]
     per_row = max(1, labels.size // max(1, len(labels)))
@@ -54,13 +62,66 @@ def of_step(
     if columns is not None:
         rows = np.unique(np.nonzero(columns[-1] == value)[0])
         more = _more(len(rows) - 1, "it")
-        whose = "validation data" if is_validation else "data"
-        place = f"row {rows[0]} of the {whose}{more}" if len(rows) else place
+        place = f"{place_of_row(int(rows[0]), _whose(is_validation))}{more}" if len(rows) else place
     return (
-        f"{'validation' if is_validation else 'data'}: input {names[-1]!r}: expected numbers of classes from 0 to {count - 1}, "
+        f"{_part(is_validation)}: input {names[-1]!r}: expected numbers of classes from 0 to {count - 1}, "
         f"found {value} in {place}. Labels start at 0; the model has {counted(count, 'score')} per row"
         + _named(classes, count)
     )
+
+
+def _of_index(
+    found: re.Match[str],
+    names: Sequence[str],
+    batch: Sequence[Array],
+    columns: Sequence[Array] | None,
+    is_validation: bool,
+) -> str | None:
+    """Return which input has an index beyond the rows of a table; None if the index does not come from an input."""
+    position, count = int(found["position"]), int(found["count"])
+    number = _source(position, count, found["indices"], names, batch)
+    if number is None:
+        return None
+    array = batch[number] if columns is None else columns[number]
+    wrong = (array < -count) | (array >= count)
+    place = np.unravel_index(int(np.argmax(wrong)), array.shape)
+    rows = np.unique(np.nonzero(wrong)[0])
+    element = f" (element {[int(index) for index in place[1:]]})" if len(place) > 1 else ""
+    row = int(place[0])
+    where = f"row {row} of the batch" if columns is None else place_of_row(row, _whose(is_validation))
+    table = f"the table {found['data']!r}" if found["data"] else "the table that it indexes"
+    return (
+        f"{_part(is_validation)}: input {names[number]!r}: expected numbers from 0 to {count - 1}, found {array[place]} in "
+        f"{where}{element}{_more(len(rows) - 1, 'such values')}; {table} has {counted(count, 'row')}"
+    )
+
+
+def _source(
+    position: int, count: int, indices: str | None, names: Sequence[str], batch: Sequence[Array]
+) -> int | None:
+    """Return the number of the input from which an index comes: the named one, or the one that is first wrong there."""
+    if indices is not None and indices in names:
+        return list(names).index(indices)
+    fitting = [
+        number
+        for number, array in enumerate(batch)
+        if array.dtype.kind in "iuf" and _first_beyond(array, count) == position
+    ]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _first_beyond(array: Array, count: int) -> int | None:
+    """Return the position of the first value of an array that is no index of a table with ``count`` rows."""
+    wrong = ((array < -count) | (array >= count)).reshape(-1)
+    return int(np.argmax(wrong)) if wrong.any() else None
+
+
+def _whose(is_validation: bool) -> str:
+    return VALIDATION if is_validation else DATA
+
+
+def _part(is_validation: bool) -> str:
+    return "validation" if is_validation else "data"
 
 
 def _named(classes: Sequence[str] | None, count: int) -> str:
@@ -118,7 +179,12 @@ def of_gradients(
     )
 
 
-def not_finite(names: Sequence[str], batch: Sequence[Array], columns: Sequence[Array] | None) -> str | None:
+def not_finite(
+    names: Sequence[str],
+    batch: Sequence[Array],
+    columns: Sequence[Array] | None,
+    is_validation: bool = False,
+) -> str | None:
     """Return which input has NaN or infinity, in which row; None if there is none."""
     for number, (name, part) in enumerate(zip(names, batch, strict=True)):
         if not _is_real(part) or np.isfinite(part).all():
@@ -130,8 +196,9 @@ def not_finite(names: Sequence[str], batch: Sequence[Array], columns: Sequence[A
         value = "NaN" if np.isnan(array[place]) else "an infinity"
         element = f" (element {[int(index) for index in place[1:]]})" if len(place) > 1 else ""
         more = _more(len(rows) - 1, "such values")
-        where = "the batch" if columns is None else "the data"
-        return f"data: input {name!r} has {value} in row {int(place[0])} of {where}{element}{more}"
+        row = int(place[0])
+        where = f"row {row} of the batch" if columns is None else place_of_row(row, _whose(is_validation))
+        return f"{_part(is_validation)}: input {name!r} has {value} in {where}{element}{more}"
     return None
 
 

@@ -215,7 +215,9 @@ class Loop(Run):
                         raise
                     loss = float((outputs[0] if several else outputs).item())
                     if not math.isfinite(loss):
-                        wrong = diagnosis.not_finite(self.inputs.names, batch, source.columns)
+                        wrong = diagnosis.not_finite(
+                            self.inputs.names, batch, source.columns, source is self._validation
+                        )
                         if wrong is not None:
                             warnings.warn(f"{wrong}; the loss on these data is {loss}", stacklevel=2)
                     rows = rows_in(batch)

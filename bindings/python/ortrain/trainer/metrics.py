@@ -6,6 +6,7 @@ import base64
 import inspect
 import json
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain import _ortrain
+from ortrain._support.counts import counted
 from ortrain._support.values import to_value
 
 Array = npt.NDArray[Any]
@@ -84,6 +86,7 @@ class Metric(ABC):
             setattr(self, key, np.asarray(value) if isinstance(value, list) else value)
 
 
+_DEFAULT_K = 5  # of top_k
 _TWO_CLASSES = ("accuracy", "auc", "auc_multilabel", "confusion_matrix", "f1", "iou")
 """The metrics for which a single score for each target tells two classes apart."""
 
@@ -122,6 +125,10 @@ class CoreMetric(Metric):
         self, metric: str, options: dict[str, Any] | None = None, name: str | None = None, **kwargs: Any
     ) -> None:
         self._metric = metric
+        k = (options or {}).get("k", _DEFAULT_K) if metric == "top_k" else metric.removeprefix("top")
+        self.largest = int(k) if metric.startswith("top") and str(k).isdecimal() else None
+        """How many of the largest scores count, of a top-k metric."""
+        self.has_warned = False
         self._options = ",".join(f"{key}={value}" for key, value in (options or {}).items())
         super().__init__(name or metric, **kwargs)
         self.reads_prediction = _READS_PREDICTION.get(metric, True)
@@ -134,8 +141,22 @@ class CoreMetric(Metric):
         """Take a batch: predictions ``[batch, ...]``, targets ``[batch, ...]``, and the loss."""
         if self._metric in _TWO_CLASSES and np.size(prediction) == np.size(target):
             _check_two_classes(self.name, np.asarray(target))
+        if self.largest is not None and not self.has_warned:
+            self._warn_of_few_classes(np.shape(prediction))
         values = (to_value(prediction), to_value(target), to_value(np.float64(loss)))
         _ortrain.metric_update(self._counts, *values)
+
+    def _warn_of_few_classes(self, shape: tuple[int, ...]) -> None:
+        """Warn of a k that is not below the number of classes, as scikit-learn's top_k_accuracy_score does."""
+        if self.largest is None or len(shape) < 2 or self.largest < shape[1]:
+            return
+        self.has_warned = True
+        warnings.warn(
+            f"metric {self.name}: the model has {counted(shape[1], 'class')}, so each class is among the {self.largest} with the "
+            "largest scores and the value is always 1",
+            UserWarning,
+            stacklevel=3,
+        )
 
     def merge(self, other: CoreMetric) -> None:
         """Add the counts of another metric with the same name and options."""
