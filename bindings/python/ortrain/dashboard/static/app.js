@@ -3,7 +3,7 @@
 import { ask, post, token } from "/api.js";
 import { compare } from "/compare.js";
 import { curves } from "/curves.js";
-import { duration, el, rough, whole } from "/dom.js";
+import { counted, duration, el, rough, whole } from "/dom.js";
 import { graph } from "/graph.js";
 import { layers } from "/layers.js";
 import { misread } from "/misread.js";
@@ -232,7 +232,7 @@ async function show() {
     byId("folder").title = found.folder;
     document.title = `${name} · ortrain`;
     const running = page.runs.filter((run) => run.state === "running").length;
-    say(`${page.runs.length} ${page.runs.length === 1 ? "run" : "runs"}, ${running} running`);
+    say(`${counted(page.runs.length, "run")}, ${running} running`);
     showRuns();
     showOthers(found.others);
     const seen = page.runs.map((run) => `${run.key} ${run.version} ${run.state} ${run.name}`).join();

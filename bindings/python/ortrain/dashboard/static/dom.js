@@ -52,6 +52,9 @@ export function figure(value) {
 
 export const whole = (value) => (value === null || value === undefined ? "" : value.toLocaleString("en-US"));
 
+// A number with its noun, "1 row" or "2,000 rows"; the nouns of the pages form the plural with "s".
+export const counted = (count, noun) => `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
+
 export function bytes(value) {
   if (value === null) return figure(value);
   const units = ["B", "kB", "MB", "GB", "TB"];

@@ -1,7 +1,7 @@
 // The model as a graph: groups that open and close, and in color what trains.
 
 import { ask } from "/api.js";
-import { el, svg, table, whole } from "/dom.js";
+import { counted, el, svg, table, whole } from "/dom.js";
 
 const TRAINS = {
   all: "trains",
@@ -52,7 +52,7 @@ export function graph(page) {
     current = box.key;
     for (const node of drawing.querySelectorAll(".box")) node.classList.toggle("current", node.dataset.key === current);
     const facts = [
-      ["what", box.group ? `group of ${box.nodes} nodes` : box.operator],
+      ["what", box.group ? `group of ${counted(box.nodes, "node")}` : box.operator],
       ["training", TRAINS[box.trains]],
       ["elements of parameters", whole(box.elements)],
       ["of which train", whole(box.trained_elements)],
@@ -80,7 +80,7 @@ export function graph(page) {
   }
 
   function drawBox(box) {
-    const kind = box.group ? `${box.nodes} nodes` : box.operator;
+    const kind = box.group ? counted(box.nodes, "node") : box.operator;
     const node = svg(
       "g",
       {
@@ -114,7 +114,7 @@ export function graph(page) {
       ...picture.boxes.map(drawBox),
     );
     const { parameters } = picture;
-    summary.textContent = `${picture.file}: ${whole(picture.nodes)} nodes; ${parameters.trained} of ${parameters.parameters} parameters train, ${whole(parameters.trained_elements)} of ${whole(parameters.elements)} elements. Enter opens a group.`;
+    summary.textContent = `${picture.file}: ${counted(picture.nodes, "node")}; ${parameters.trained} of ${counted(parameters.parameters, "parameter")} ${parameters.trained === 1 ? "trains" : "train"}, ${whole(parameters.trained_elements)} of ${counted(parameters.elements, "element")}. Enter opens a group.`;
     groups.replaceChildren(
       ...picture.opened.map((group) => el("button", { type: "button", onclick: () => change(group.key, false) }, `Close ${group.label}`)),
     );

@@ -2,7 +2,7 @@
 
 import { ask } from "/api.js";
 import { Chart } from "/chart.js";
-import { el, figure, folded, svg, table, whole } from "/dom.js";
+import { counted, el, figure, folded, svg, table, whole } from "/dom.js";
 import { roundTicks, scale } from "/scale.js";
 
 const KINDS = { parameter: "Parameter", gradient: "Gradient" };
@@ -95,7 +95,7 @@ export function layers(page) {
     );
     const focused = list.contains(document.activeElement) ? document.activeElement.textContent : null;
     list.replaceChildren(
-      el("table", {}, el("caption", {}, `${rows.length} of ${found.length} parameters`),
+      el("table", {}, el("caption", {}, `${rows.length} of ${counted(found.length, "parameter")}`),
         el("thead", {}, el("tr", {}, ["parameter", "norm", "norm of gradient"].map((text) => el("th", { scope: "col" }, text)))),
         el("tbody", {}, body)),
     );

@@ -1,7 +1,7 @@
 // Rows of the validation that the model gets wrong, and pictures of all its rows.
 
 import { ask } from "/api.js";
-import { el, figure, svg, whole } from "/dom.js";
+import { counted, el, figure, svg, whole } from "/dom.js";
 import * as outcomes from "/outcomes.js";
 
 function image(sample) {
@@ -30,7 +30,7 @@ function values(sample) {
   return el(
     "div",
     {},
-    svg("svg", { class: "values", viewBox: "0 0 120 80", role: "img", "aria-label": `${known.length} values; they follow as text` }, bars),
+    svg("svg", { class: "values", viewBox: "0 0 120 80", role: "img", "aria-label": `${counted(known.length, "value")}; they follow as text` }, bars),
     el("details", {}, el("summary", {}, "Values"), el("p", { class: "numbers" }, sample.values.map((value) => figure(value)).join(" "))),
   );
 }
@@ -104,7 +104,7 @@ export function misread(page) {
     const name = (number) => found.classes[number] ?? String(number);
     const numbers = found.regression;
     const order = found.samples.length ? "; the most certain mistakes come first" : "";
-    said.textContent = numbers ? outcomes.said(numbers) : found.rows === null ? "" : `${whole(found.wrong)} of ${whole(found.rows)} rows are misread${order}.`;
+    said.textContent = numbers ? outcomes.said(numbers) : found.rows === null ? "" : `${whole(found.wrong)} of ${counted(found.rows, "row")} ${found.wrong === 1 ? "is" : "are"} misread${order}.`;
     const maps = Object.entries(found.projection || {}).map(([kind, part]) => outcomes.map(kind, part, Boolean(numbers), name));
     inside.replaceChildren(
       ...(found.confusion ? [confusion(found.confusion, name)] : []),

@@ -1,6 +1,6 @@
 // What a validation found besides misread rows: predicted numbers against actual ones, and a map of the rows.
 
-import { figure, whole } from "/dom.js";
+import { counted, figure } from "/dom.js";
 import { scatter } from "/scatter.js";
 
 const COLOURS = 8;
@@ -37,5 +37,5 @@ export function map(kind, part, isNumber, name) {
 }
 
 export const said = (regression) =>
-  `The root of the mean squared error of ${whole(regression.rows)} rows is ${figure(regression.error)}. ` +
+  `The root of the mean squared error of ${counted(regression.rows, "row")} is ${figure(regression.error)}. ` +
   "The rows with the largest errors follow, the largest first.";

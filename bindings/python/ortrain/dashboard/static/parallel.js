@@ -1,6 +1,6 @@
 // Settings of runs against a result: an axis for each setting that differs, and a line for each run.
 
-import { el, figure, svg } from "/dom.js";
+import { counted, el, figure, svg } from "/dom.js";
 import { saver } from "/save.js";
 import { extent, roundTicks, scale } from "/scale.js";
 
@@ -91,7 +91,7 @@ export function parallel(page) {
       svg("text", { class: "title", x: across(index), y: 14, "text-anchor": "middle" }, axis.title),
       axis.ticks.map(([y, text]) => svg("text", { x: across(index) + 5, y: y + 4 }, text)),
     ]);
-    const said = `A line for each of ${runs.length} runs over ${axes.map((axis) => axis.title).join(", ")}; the table below has the values`;
+    const said = `A line for each of ${counted(runs.length, "run")} over ${axes.map((axis) => axis.title).join(", ")}; the table below has the values`;
     return svg("svg", { class: "parallel", width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": said },
       svg("g", { class: "grid axes" }, drawn.flat(2)), lines);
   }

@@ -1,7 +1,7 @@
 // Where the time of a step goes, by operator.
 
 import { ask } from "/api.js";
-import { bytes, el, figure, svg } from "/dom.js";
+import { bytes, counted, el, figure, svg } from "/dom.js";
 
 function rowsOf(rows, title) {
   const busy = rows.reduce((sum, row) => sum + row.milliseconds, 0);
@@ -46,7 +46,7 @@ export function profile(page) {
       inside.replaceChildren(el("p", {}, "The log of this run has no profile: it has taken fewer than 4 optimizer steps, or profile=0."));
       return;
     }
-    const facts = [`mean of ${found.steps} steps up to step ${found.step}`, `${figure(found.milliseconds)} ms from the first kernel of a step to the last`];
+    const facts = [`mean of ${counted(found.steps, "step")} up to step ${found.step}`, `${figure(found.milliseconds)} ms from the first kernel of a step to the last`];
     if (found.arena_bytes) facts.push(`intermediate values take ${bytes(found.arena_bytes)}, of which ${bytes(found.live_bytes)} are in use at the same time`);
     inside.replaceChildren(
       el("p", {}, `${facts.join("; ")}.`),

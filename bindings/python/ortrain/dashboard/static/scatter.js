@@ -1,6 +1,6 @@
 // Points in a plane.
 
-import { el, figure, folded, svg, table } from "/dom.js";
+import { counted, el, figure, folded, svg, table } from "/dom.js";
 import { saver } from "/save.js";
 import { extent, roundTicks, scale } from "/scale.js";
 
@@ -26,7 +26,7 @@ export function scatter(title, points, { across, up, headings, diagonal = false,
   ];
   const drawing = svg(
     "svg",
-    { class: "scatter", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title}: ${points.length} points; they follow as a table` },
+    { class: "scatter", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title}: ${counted(points.length, "point")}; they follow as a table` },
     svg("g", { class: "grid", "aria-hidden": "true" }, grid.flat()),
     diagonal ? svg("line", { class: "diagonal", x1: x(left), y1: y(left), x2: x(right), y2: y(right) }) : null,
     points.map((point) =>

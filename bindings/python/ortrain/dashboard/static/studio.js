@@ -1,7 +1,7 @@
 // The studio: data in, what was understood, a network, training, predictions and export. The server runs the commands it shows.
 
 import { act, ask, send } from "/api.js";
-import { el, table } from "/dom.js";
+import { counted, el, table } from "/dom.js";
 
 const NETWORKS = { mlp: "mlp, for rows of numbers", cnn: "cnn, for images", resnet: "resnet, for images", gru: "gru, for sequences of rows" };
 const MODEL = /\.onnx$/i;
@@ -54,7 +54,7 @@ async function upload(given, say) {
       const [top, ...rest] = next[0].split("/");
       await send([places.get(top), ...rest].join("/"), next[1]);
       sent += 1;
-      say(`${sent} of ${files.length} files copied`);
+      say(`${sent} of ${counted(files.length, "file")} copied`);
     }
   };
   await Promise.all(Array.from({ length: TOGETHER }, worker));
@@ -126,7 +126,7 @@ export function studio(page) {
       else choose(chosen.model);
       await update();
       const others = data.length > 1 ? `${data.slice(1).join(", ")} can be chosen too. ` : "";
-      say(`${others}${left ? `${left} other files were not copied.` : ""}`);
+      say(`${others}${left ? `${counted(left, "other file")} ${left === 1 ? "was" : "were"} not copied.` : ""}`);
     } finally {
       file.value = folder.value = "";
     }
