@@ -161,3 +161,44 @@ def test_a_folder_that_is_missing_is_named(run, folder):
         assert "hint" not in found
         found = run(*command[:-1], f"model.onnx/{command[-1][5:]}", status=1).err
         assert "': 'model.onnx' is not a folder\n" in found
+
+
+def test_lists_in_json_lines_are_rows_of_a_network(run, tmp_path, monkeypatch):
+    """Also without artifacts, and `inspect` shows their shapes."""
+    monkeypatch.chdir(tmp_path)
+    rows = [{"x": [float(cell) for cell in row], "y": name} for row, name in zip(ROWS, CLASSES, strict=True)]
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    shown = run("inspect", "data.jsonl").out
+    assert shown.startswith("data.jsonl: arrays with 40 rows\n  x: float64 [40, 16]\n  y: int64 [40]\n")
+    assert "network mlp, loss cross_entropy" in shown
+    made = run("train", "--data", "data.jsonl", "--json")
+    assert "for the network mlp (16 numbers a row, 3 classes)" in made.err
+    assert run("evaluate", "artifacts", "--data", "data.jsonl", "--json").json["loss"] > 0
+    rows[4]["x"].pop()
+    (tmp_path / "ragged.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    for command in (("inspect", "ragged.jsonl"), ("train", "artifacts", "--data", "ragged.jsonl")):
+        found = run(*command, status=1).err
+        assert "column x: expected rows of one shape, found 16 values in line 1 and 15 in line 5\n" in found
+    (tmp_path / "broken.jsonl").write_text(json.dumps(rows[0]) + "\n" + '{"x": [1, ')
+    found = run("inspect", "broken.jsonl", status=1).err
+    assert "broken.jsonl line 2: expected a JSON object: Expecting value at column " in found
+
+
+def test_arrays_of_a_model_with_several_inputs_are_described(run, tmp_path):
+    path = tmp_path / "data.npz"
+    np.savez(path, ids=np.zeros((6, 5), np.int64), mask=np.ones((6, 5), bool), y=np.arange(6))
+    shown = run("inspect", path).out
+    assert shown.startswith(
+        f"{path}: arrays with 6 rows\n  ids: int64 [6, 5]\n  mask: bool [6, 5]\n  y: int64 [6]\nnote "
+    )
+    assert "network" not in shown
+    assert run("inspect", path, "--json").json["arrays"]["mask"] == {"dtype": "bool", "shape": [6, 5]}
+
+
+def test_arrays_that_are_missing_are_named(run, folder):
+    np.savez("data.npz", picture=np.array(ROWS, np.float32), y=CLASSES)
+    found = run("train", "artifacts", "--data", "data.npz", status=1).err
+    assert (
+        "expected arrays named image, labels, or x and y, in data.npz, found picture, y: image is missing\n"
+        in found
+    )

@@ -116,8 +116,8 @@ def test_labels_out_of_range_and_missing_numbers_are_named_with_their_row(run, f
     (folder / "hole.csv").write_text("\n".join(rows))
     found = run("train", "artifacts", "--data", "hole.csv", status=1)
     assert (
-        "takes 16 numbers per row; the columns of hole.csv become 3: a (number); b (number, some missing)"
-        in (found.err)
+        "takes 16 numbers per row; the columns of hole.csv become 3: a (number); b (number, some missing); b has no value in "
+        "line 3; `ortrain new`" in (found.err)
     )
     found = run("train", "artifacts", "--data", "hole.csv", "--no-preprocess", status=1)
     assert "column b: expected numbers, found '' in line 3\n" in found.err

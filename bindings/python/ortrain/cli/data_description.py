@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from ortrain._files.reading import read_npz
 from ortrain._support.counts import counted
 from ortrain.cli import fitting, preparing
 from ortrain.cli.datasets import ENDINGS, class_folders, images_in
@@ -31,7 +32,22 @@ def describe_data(path: Path, target: str | None = None) -> dict[str, Any]:
     ValueError
         When they are of no known kind.
     """
-    found = fitting.look_at(path, target, None, None, None)
+    is_file = path.is_file()
+    arrays = read_npz(path, "--data") if is_file and path.suffix.lower() == ".npz" else {}
+    table = read_table(path) if is_file else None
+    arrays = arrays or ({} if table is None else fitting.arrays_in(table, path))
+    try:
+        found = fitting.look_at(path, target, None, None, None)
+    except ValueError as error:
+        if len(arrays) < 2 or (target is not None and target not in arrays):
+            raise
+        return {
+            "data": str(path),
+            "kind": "arrays",
+            **_shapes(arrays),
+            "network": None,
+            "note": str(error).removeprefix("--data: "),
+        }
     described: dict[str, Any] = {
         "data": str(path),
         "row": list(found.row),
@@ -44,9 +60,8 @@ def describe_data(path: Path, target: str | None = None) -> dict[str, Any]:
     if path.is_dir():
         counts = {folder.name: len(images_in(folder)) for folder in class_folders(path)}
         return {**described, "kind": "images", "rows": sum(counts.values()), "classes": counts}
-    table = read_table(path)
-    if table is None:
-        return {**described, "kind": "arrays", "rows": found.rows}
+    if table is None or arrays:
+        return {**described, "kind": "arrays", **_shapes(arrays), "rows": found.rows}
     column = preparing.target_column(list(table.columns), target, None)
     cells = table.columns[column]
     features = {name: values for name, values in table.columns.items() if name != column}
@@ -69,6 +84,16 @@ def describe_data(path: Path, target: str | None = None) -> dict[str, Any]:
     return described
 
 
+def _shapes(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return the number of rows, and the type and the shape of each array."""
+    return {
+        "rows": max((len(array) for array in arrays.values() if array.ndim), default=0),
+        "arrays": {
+            name: {"dtype": str(array.dtype), "shape": list(array.shape)} for name, array in arrays.items()
+        },
+    }
+
+
 def lines_of(found: dict[str, Any]) -> list[str]:
     """Return the description as lines of text."""
     rows = counted(found["rows"], "image" if found["kind"] == "images" else "row")
@@ -76,6 +101,7 @@ def lines_of(found: dict[str, Any]) -> list[str]:
     lines = [f"{found['data']}: {where}{rows}"]
     lines += [f"  {name}: {shown}" for name, shown in found.get("columns", {}).items()]
     lines += [f"  {name}: left out, {why}" for name, why in found.get("left_out", {}).items()]
+    lines += [f"  {name}: {each['dtype']} {each['shape']}" for name, each in found.get("arrays", {}).items()]
     if "target" in found:
         missing = found["without_target"]
         lines.append(
@@ -85,5 +111,6 @@ def lines_of(found: dict[str, Any]) -> list[str]:
         lines.append("classes " + ", ".join(f"{name} ({count})" for name, count in found["classes"].items()))
     if found["note"]:
         lines.append(f"note {found['note']}")
-    lines.append(f"network {found['network']}, loss {found['loss']}")
+    if found["network"] is not None:
+        lines.append(f"network {found['network']}, loss {found['loss']}")
     return lines

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain._files.reading import check_file, explained, open_file, read_npy, read_npz
-from ortrain._support.counts import counted
+from ortrain._support.counts import agreeing, counted
 from ortrain._support.places import lines_of, place_of_cell
 from ortrain.cli import preparing
 from ortrain.cli.tables import Table, check_values, package, read_table
@@ -102,7 +102,7 @@ def _weighted(found: dict[str, Array], weights: Any, wanted: Wanted, path: Path)
     """Return arrays with the weights of the rows, if there are weights and steps take them."""
     if weights is None or not wanted.takes_weights:
         return found
-    values = _numbers(weights, str(wanted.weight), path)
+    values = numbers_of(weights, str(wanted.weight), path)
     return {**found, WEIGHTS: weights_of(next(iter(found.values())), values, None)}
 
 
@@ -117,15 +117,18 @@ def _by_name(columns: dict[str, Any], wanted: Wanted, target: str | None, path: 
     if not found and len(wanted.features) == 1 and "x" in lower:
         found = {wanted.features[0]: lower["x"]}
     if len(found) < len(wanted.features):
+        missing = [name for name in wanted.features if name not in found]
+        either = ", or x and y," if len(wanted.features) == 1 else ""
         raise ValueError(
-            f"--data: expected arrays named {', '.join(wanted.names)}, or x and y, in {path}, found {', '.join(columns)}"
+            f"--data: expected arrays named {', '.join(wanted.names)}{either} in {path}, found {', '.join(columns)}: "
+            f"{', '.join(missing)} {agreeing(len(missing), 'is', 'are')} missing"
         )
     others = [name for name in columns if name not in found.values()]
     column = None if wanted.target is None else _target_of(others, wanted, target, path)
     arrays = {
         name: columns[chosen]
         if isinstance(columns[chosen], np.ndarray)
-        else _numbers(columns[chosen], chosen, path)
+        else numbers_of(columns[chosen], chosen, path)
         for name, chosen in found.items()
     }
     if column is not None:
@@ -158,7 +161,7 @@ def _targets(values: Any, name: str, wanted: Wanted, path: Path) -> Array:
                 f"all rows of {path} have the class {values[0]}: expected at least two classes to learn from"
             )
     else:
-        array = _numbers(values, name, path)
+        array = numbers_of(values, name, path)
     assert wanted.target is not None
     shape = wanted.row_shape(wanted.target)
     if shape is not None and array.ndim and array.size == len(array) * int(np.prod(shape)):
@@ -174,12 +177,27 @@ def _is_numeric(array: Array) -> bool:
     return True
 
 
-def _numbers(values: list[Any], name: str, path: Path) -> Array:
+def numbers_of(values: list[Any], name: str, path: Path) -> Array:
+    """Return the values of a column, which may be lists, as an array of numbers.
+
+    Raises
+    ------
+    ValueError
+        When a value is no number, or lists differ in shape.
+    """
     check_values(values, name, path)
     try:
         array = np.array(values)
     except (ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"--data: {path}, column {name}: expected rows of one shape: {error}") from error
+        where = f"--data: {path}, column {name}: expected rows of one shape"
+        lengths = [len(value) if isinstance(value, list) else 0 for value in values]
+        other = next((row for row, length in enumerate(lengths) if length != lengths[0]), None)
+        if other is None:
+            raise ValueError(f"{where}: {error}") from error
+        raise ValueError(
+            f"{where}, found {counted(lengths[0], 'value')} in {place_of_cell(values, 0)} and {lengths[other]} in "
+            f"{place_of_cell(values, other)}"
+        ) from error
     if array.dtype.kind in "US" and _is_numeric(array):
         array = array.astype(np.float64)
     if array.dtype.kind not in "biuf":
@@ -232,7 +250,7 @@ def _columns_of_numbers(table: Table, wanted: Wanted, target: str | None, path: 
         used, column = _by_known_names(names, wanted.columns, wanted, target, path)
     else:
         used, column = _by_position(names, size, wanted, target)
-    values = [_numbers(table.columns[name], name, path).astype(np.float64) for name in used]
+    values = [numbers_of(table.columns[name], name, path).astype(np.float64) for name in used]
     if size is not None and len(used) != size:
         raise ValueError(
             f"--data: input {feature} takes {counted(size, 'number')} per row; {path} has {counted(len(names), 'column')}, "

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from ortrain._files.reading import check_file, explained, open_file, read_npy, read_npz
 from ortrain._support.counts import counted
 from ortrain.cli import preparing
-from ortrain.cli.datasets import class_folders, images_in
-from ortrain.cli.tables import package, read_table
+from ortrain.cli.datasets import class_folders, images_in, numbers_of
+from ortrain.cli.tables import Table, package, read_table
 from ortrain.preprocessing import tables, text
 from ortrain.preprocessing.cells import is_missing, text_of
 
@@ -147,6 +147,9 @@ def look_at(
         raise ValueError(f"--target: {path} has no column {target}, it has {', '.join(names)}")
     column = preparing.target_column(names, target, None)
     table = preparing.with_target(table, column, [], path)
+    arrays = arrays_in(table, path)
+    if arrays:
+        return _arrays(arrays, column, task, path)
     features = {name: cells for name, cells in table.columns.items() if name != column}
     if not features:
         raise ValueError(f"--data: expected features beside the target {column} in {path}, found none")
@@ -160,6 +163,23 @@ def look_at(
         return _of_text(features, targets, task, tokenizer, path)
     plan = tables.look_at(features, f"--data: {path}")
     return _of(np.zeros((1, plan.width)), targets, "features", task)
+
+
+def arrays_in(table: Table, path: Path) -> dict[str, Array]:
+    """Return the columns of a table as arrays, if some of them are lists, as JSON lines may have them; otherwise none.
+
+    Raises
+    ------
+    ValueError
+        When the lists of a column differ in shape, or have values other than numbers.
+    """
+    is_list = {name: bool(cells) and isinstance(cells[0], list) for name, cells in table.columns.items()}
+    if not any(is_list.values()):
+        return {}
+    return {
+        name: numbers_of(cells, name, path) if is_list[name] else np.asarray(cells)
+        for name, cells in table.columns.items()
+    }
 
 
 def _of_text(

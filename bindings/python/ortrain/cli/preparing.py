@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ortrain._files.writing import copy_file
 from ortrain._support.counts import agreeing, counted
-from ortrain._support.places import Cells, lines_of
+from ortrain._support.places import Cells, lines_of, place_of_cell
 from ortrain.cli.tables import Table, check_values
 from ortrain.cli.wanted import Wanted
 from ortrain.preprocessing import tables, text
@@ -161,11 +161,22 @@ def _rows(table: Table, plan: tables.TablePreprocessing, wanted: Wanted, path: P
     if shape is not None and int(np.prod(shape)) != plan.width:
         raise ValueError(
             f"--data: input {feature} takes {counted(int(np.prod(shape)), 'number')} per row; the columns of {path} become "
-            f"{plan.width}: "
-            f"{plan.shown()}; `ortrain new` makes a network for them, and --no-preprocess takes numbers as they are"
+            f"{plan.width}: {plan.shown()}{_first_missing(table, plan)}; `ortrain new` makes a network for them, and "
+            "--no-preprocess takes numbers as they are"
         )
     matrix = plan.encoded(table.columns, f"--data: {path}")
     return {feature: matrix if shape is None else matrix.reshape(-1, *shape)}
+
+
+def _first_missing(table: Table, plan: tables.TablePreprocessing) -> str:
+    """Return where a column of numbers or dates has a missing cell, for which there is another number; empty if none has."""
+    for column in plan.columns:
+        cells = table.columns[column.name]
+        if not isinstance(column, tables.Category) and column.has_missing:
+            row = next((row for row, cell in enumerate(cells) if is_missing(cell)), None)
+            if row is not None:
+                return f"; {column.name} has no value in {place_of_cell(cells, row)}"
+    return ""
 
 
 def _fitted(table: Table, wanted: Wanted, column: str | None, path: Path) -> tables.TablePreprocessing | None:

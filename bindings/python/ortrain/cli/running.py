@@ -276,7 +276,7 @@ def _say_classes_without_rows(rows: Any, trainer: Trainer, path: Path) -> None:
     """Print which classes of a model have no rows in data to train on."""
     form = trainer.inputs.forms[-1]
     targets = rows.get(form.name) if isinstance(rows, dict) else None
-    if not form.takes_classes or targets is None or targets.size != len(targets):
+    if not form.takes_classes or targets is None or not targets.size or targets.size != len(targets):
         return
     count = _score_count(trainer.folder)
     missing = sorted({*range(count or 0)} - set(np.unique(targets).tolist()))

@@ -6,6 +6,7 @@ import csv
 import importlib
 import io
 import itertools
+import json
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -269,8 +270,9 @@ def _read_json_lines(path: Path) -> dict[str, list[Any]]:
         try:
             row = parse_json(line)
         except ValueError as error:
+            why = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
             raise InvalidArgumentError(
-                f"{_DATA}: {path} line {number}: expected a JSON object: {error}"
+                f"{_DATA}: {path} line {number}: expected a JSON object: {why}"
             ) from error
         if not isinstance(row, dict) or (columns and row.keys() != columns.keys()):
             raise InvalidArgumentError(

@@ -20,7 +20,7 @@ _INDEX = re.compile(
     r"index -?\d+ at position (?P<position>\d+) of the indices(?: '(?P<indices>.*?)')? is outside "
     r"\[-(?P<count>\d+), -?\d+\](?:: '(?P<data>.*?)' has)?"
 )
-_LABEL = re.compile(r"label (-?\d+) at position (\d+) is not one of the (\d+) classes")
+_LABEL = re.compile(r"label (-?\d+) at position (\d+) is not one of the (\d+) class(?:es)?")
 
 
 def of_step(
