@@ -472,7 +472,7 @@ static void string_calls(void) {
   where[0] = NULL;
   OK(ORT(SessionGetMemoryInfoForOutputs)(other, where, 1));
   CHECK(where[0] != NULL);
-  FAILS(kInvalidArgument, "1 inputs", ort_api->SessionGetMemoryInfoForInputs(session, where, 0));
+  FAILS(kInvalidArgument, "1 input,", ort_api->SessionGetMemoryInfoForInputs(session, where, 0));
   ort_api->ReleaseSession(session);
   ort_api->ReleaseSession(other);
   ORT(ReleasePrepackedWeightsContainer)(container);

@@ -281,7 +281,7 @@ TEST_CASE("Tensors whose data do not fit their type and shape are refused") {
   refuse(ErrorCode::kInvalidGraph, {name, "needs 6 values in float_data, found 1"},
          with([](auto& t) { t.add_float_data(1); }, 1, {2, 3}));
   refuse(ErrorCode::kInvalidGraph,
-         {name, "needs 1 values in float_data, found 0", "field that is wrong for this type"},
+         {name, "needs 1 value in float_data, found 0", "field that is wrong for this type"},
          with([](auto& t) { t.add_int32_data(1); }, 1, {}));
   refuse(ErrorCode::kInvalidGraph, {name, "needs"}, with(nothing, 1, {int64_t{1} << 40}));
   refuse(ErrorCode::kInvalidGraph, {name, "[-1]"}, with(nothing, 1, {-1}));
@@ -462,7 +462,7 @@ TEST_CASE("Functions are put in the place of their calls") {
   }
   SECTION("too many inputs or unknown attributes are refused") {
     proto.mutable_graph()->mutable_node(0)->add_input("x");
-    refuse(ErrorCode::kInvalidGraph, {"node \"first\"", "up to 1 inputs"}, proto);
+    refuse(ErrorCode::kInvalidGraph, {"node \"first\"", "up to 1 input "}, proto);
     proto.mutable_graph()->mutable_node(0)->mutable_input()->RemoveLast();
     given = proto.mutable_graph()->mutable_node(0)->mutable_attribute(0);
     given->set_name("fctor");

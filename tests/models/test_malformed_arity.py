@@ -179,7 +179,7 @@ def graph_with(inputs: int, outputs: int) -> onnx.GraphProto:
         (helper.make_node("Loop", ["m", "c", "x"], ["y"], "bad", body=graph_with(3, 1)), "at least 2 outputs"),
         (helper.make_node("Loop", ["m", "c", "x"], ["y"], "bad", body=graph_with(1, 2)), "must have 3 inputs"),
         (helper.make_node("Loop", ["m", "c"], ["y", "z"], "bad", body=graph_with(2, 2)), "at least 3 outputs"),
-        (helper.make_node("Scan", ["x", "x"], ["y"], "bad", body=graph_with(2, 0), num_scan_inputs=1), "at least 1 outputs"),
+        (helper.make_node("Scan", ["x", "x"], ["y"], "bad", body=graph_with(2, 0), num_scan_inputs=1), "at least 1 output,"),
         (helper.make_node("Scan", ["x", "x"], ["y"], "bad", body=graph_with(0, 2), num_scan_inputs=1), "must have 2 inputs"),
         (helper.make_node("Scan", ["x"], ["y"], "bad", body=graph_with(1, 1), num_scan_inputs=2**62), "num_scan_inputs"),
         (helper.make_node("If", ["c"], ["y", "z"], "bad", then_branch=graph_with(0, 2), else_branch=graph_with(0, 1)), "2 out"),

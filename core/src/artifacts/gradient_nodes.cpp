@@ -39,10 +39,10 @@ struct Asked {
         !y.empty() && !xs.empty(), ErrorCode::kInvalidGraph, node.label(),
         ": expected the attributes xs and y, the values to differentiate by and the value to differentiate");
     require(node.inputs.size() == xs.size() + zs.size(), ErrorCode::kInvalidGraph, node.label(),
-            ": expected ", xs.size() + zs.size(), " inputs, one for each name in xs and zs, found ",
-            node.inputs.size());
+            ": expected ", counted(xs.size() + zs.size(), "input"),
+            ", one for each name in xs and zs, found ", node.inputs.size());
     require(node.outputs.size() <= xs.size(), ErrorCode::kInvalidGraph, node.label(), ": expected at most ",
-            xs.size(), " outputs, one for each name in xs, found ", node.outputs.size());
+            counted(xs.size(), "output"), ", one for each name in xs, found ", node.outputs.size());
   }
 
   bool is_independent(const std::string& value) const {

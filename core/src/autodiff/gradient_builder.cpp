@@ -319,8 +319,9 @@ void GradientBuilder::differentiate(size_t n) {
       problem(n + 1, concat(describe(graph_.nodes[n]), ": its gradient cannot be built: ", error.message()));
     } catch (const std::out_of_range&) {  // the rule asked for an input or output that the node does not have
       const Node& node = graph_.nodes[n];
-      problem(n + 1, concat(describe(node), ": its gradient cannot be built: it has ", node.inputs.size(),
-                            " inputs and ", node.outputs.size(), " outputs, which are fewer than it needs"));
+      problem(n + 1, concat(describe(node), ": its gradient cannot be built: it has ",
+                            counted(node.inputs.size(), "input"), " and ",
+                            counted(node.outputs.size(), "output"), ", which are fewer than it needs"));
     }
   } else if (op &&
              (has_kernel(*op) ||

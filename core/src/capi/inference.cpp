@@ -128,7 +128,7 @@ OrtTypeInfo type_in(const OrtSession& session, const ValueInfo& info,
 
 void fill_memory_infos(const std::vector<ValueInfo>& values, const OrtMemoryInfo** infos, size_t count,
                        const char* what) {
-  require(count == values.size(), ErrorCode::kInvalidArgument, "the model has ", values.size(), " ", what,
+  require(count == values.size(), ErrorCode::kInvalidArgument, "the model has ", counted(values.size(), what),
           ", found room for ", count);
   std::fill(infos, infos + count, &cpu_memory());
 }
@@ -191,8 +191,8 @@ void start_session(OrtSession& session, SessionOptions settings, Model model, Mo
   const bool records_parts = recorded != settings.config.end() && recorded->second == "1";
   const OrtLogger& logger = *session.logger;
   log(logger, ORT_LOGGING_LEVEL_VERBOSE, "CreateSession",
-      concat("read a model of ", model.graph.nodes.size(), " nodes and ", model.graph.initializers.size(),
-             " initializers"));
+      concat("read a model of ", counted(model.graph.nodes.size(), "node"), " and ",
+             counted(model.graph.initializers.size(), "initializer")));
   MapPorts maps;
   if constexpr (kTakesMaps) maps = take_maps(model, notes);
   SparsePorts sparse;
@@ -216,8 +216,8 @@ void start_session(OrtSession& session, SessionOptions settings, Model model, Mo
       session.part_list.push_back(&part);
     }
   log(logger, ORT_LOGGING_LEVEL_INFO, "CreateSession",
-      concat("created a session with ", session.inputs().size(), " inputs and ", session.outputs().size(),
-             " outputs"));
+      concat("created a session with ", counted(session.inputs().size(), "input"), " and ",
+             counted(session.outputs().size(), "output")));
 }
 
 void CreateSession(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSessionOptions* options,
@@ -258,7 +258,8 @@ void Run(OrtSession* session, const OrtRunOptions* run_options, const char* cons
          size_t output_names_len, OrtValue** outputs) {
   if (session->logger->level <= ORT_LOGGING_LEVEL_VERBOSE)
     log(*session->logger, ORT_LOGGING_LEVEL_VERBOSE, "Run",
-        concat("a run with ", input_len, " inputs and ", output_names_len, " outputs begins"));
+        concat("a run with ", counted(input_len, "input"), " and ", counted(output_names_len, "output"),
+               " begins"));
   run(*session, request_of(*session, input_names, inputs, input_len, output_names, output_names_len),
       core_of(run_options), outputs);
 }
@@ -297,11 +298,11 @@ void SessionGetOverridableInitializerCount(const OrtSession* session, size_t* ou
 
 void SessionGetMemoryInfoForInputs(const OrtSession* session, const OrtMemoryInfo** inputs_memory_info,
                                    size_t num_inputs) {
-  fill_memory_infos(session->inputs(), inputs_memory_info, num_inputs, "inputs");
+  fill_memory_infos(session->inputs(), inputs_memory_info, num_inputs, "input");
 }
 void SessionGetMemoryInfoForOutputs(const OrtSession* session, const OrtMemoryInfo** outputs_memory_info,
                                     size_t num_outputs) {
-  fill_memory_infos(session->outputs(), outputs_memory_info, num_outputs, "outputs");
+  fill_memory_infos(session->outputs(), outputs_memory_info, num_outputs, "output");
 }
 
 void SessionGetInputTypeInfo(const OrtSession* session, size_t index, OrtTypeInfo** type_info) {

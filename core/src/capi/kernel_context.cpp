@@ -114,8 +114,8 @@ void CreateOp(const OrtKernelInfo* info, const char* op_name, const char* domain
               int output_count, OrtOp** ort_op) {
   (void)type_constraint_names, (void)type_constraint_values, (void)type_constraint_count;
   require(input_count >= 0 && output_count >= 1 && attr_count >= 0, ErrorCode::kInvalidArgument,
-          "an operator with ", input_count, " inputs, ", output_count, " outputs and ", attr_count,
-          " attributes cannot be created");
+          "an operator with ", counted(input_count, "input"), ", ", counted(output_count, "output"), " and ",
+          counted(attr_count, "attribute"), " cannot be created");
   check_elements(attr_values, attr_count, "attr_values", "attr_count");
   Model model;
   Node node;
@@ -143,8 +143,9 @@ void InvokeOp(const OrtKernelContext*, const OrtOp* ort_op, const OrtValue* cons
   auto& session = const_cast<OrtOp*>(ort_op)->session;
   require(static_cast<size_t>(input_count) == session.inputs().size() &&
               static_cast<size_t>(output_count) == session.outputs().size(),
-          ErrorCode::kInvalidArgument, ort_op->label, " has ", session.inputs().size(), " inputs and ",
-          session.outputs().size(), " outputs, found ", input_count, " and ", output_count);
+          ErrorCode::kInvalidArgument, ort_op->label, " has ", counted(session.inputs().size(), "input"),
+          " and ", counted(session.outputs().size(), "output"), ", found ", input_count, " and ",
+          output_count);
   std::vector<std::string> inputs, outputs;
   std::vector<Value> given, made;
   for (int i = 0; i < input_count; ++i) {

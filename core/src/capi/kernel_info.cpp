@@ -13,8 +13,8 @@ void give_text(std::string_view text, char* out, size_t* size) {
   const size_t needed = text.size() + 1, room = *size;
   *size = needed;
   if (out == nullptr) return;
-  require(room >= needed, ErrorCode::kInvalidArgument, "the text needs ", needed, " bytes, found room for ",
-          room);
+  require(room >= needed, ErrorCode::kInvalidArgument, "the text needs ", counted(needed, "byte"),
+          ", found room for ", room);
   std::memcpy(out, text.data(), text.size());
   out[text.size()] = '\0';
 }
@@ -24,8 +24,8 @@ void give_list(const std::vector<T>& list, T* out, size_t* size) {
   const size_t room = *size;
   *size = list.size();
   if (out == nullptr) return;
-  require(room >= list.size(), ErrorCode::kInvalidArgument, "the attribute has ", list.size(),
-          " elements, found room for ", room);
+  require(room >= list.size(), ErrorCode::kInvalidArgument, "the attribute has ",
+          counted(list.size(), "element"), ", found room for ", room);
   std::copy(list.begin(), list.end(), out);
 }
 
@@ -158,8 +158,8 @@ std::vector<T> elements(const void* data, int length) {
 // The bytes of a list or a number, as many as fit; fewer than there are is an error.
 void give_bytes(const void* from, size_t bytes, void* data, size_t len, size_t* out) {
   *out = bytes;
-  require(len >= bytes, ErrorCode::kInvalidArgument, "the attribute has ", bytes, " bytes, found room for ",
-          len);
+  require(len >= bytes, ErrorCode::kInvalidArgument, "the attribute has ", counted(bytes, "byte"),
+          ", found room for ", len);
   if (bytes > 0) std::memcpy(data, from, bytes);
 }
 

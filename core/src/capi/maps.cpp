@@ -188,7 +188,8 @@ OrtMaps maps_of_tensor(const MapPort& port, const Tensor& rows) {
   const auto columns = static_cast<int64_t>(port.order.size());
   const Shape& shape = rows.shape();
   require((shape.size() == 1 || shape.size() == 2) && shape.back() == columns, ErrorCode::kInvalidArgument,
-          port.node.label(), ": it has ", columns, " labels, but its input has shape ", to_string(shape));
+          port.node.label(), ": it has ", counted(columns, "label"), ", but its input has shape ",
+          to_string(shape));
   OrtMaps out{port.type, {}};
   const int64_t count = shape.size() == 2 ? shape[0] : 1;
   for (int64_t row = 0; row < count; ++row) {

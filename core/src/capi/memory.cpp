@@ -88,8 +88,8 @@ const std::vector<std::string>& provider_names() {
 
 void* allocate(OrtAllocator* allocator, size_t bytes) {
   void* memory = allocator->Alloc(allocator, bytes);
-  require(memory != nullptr || bytes == 0, ErrorCode::kFail, "the allocator returned no memory for ", bytes,
-          " bytes");
+  require(memory != nullptr || bytes == 0, ErrorCode::kFail, "the allocator returned no memory for ",
+          counted(bytes, "byte"));
   return memory;
 }
 

@@ -223,7 +223,7 @@ void AddInitializerToGraph(OrtGraph* graph, const char* name, OrtValue* tensor, 
   require(*name != '\0', ErrorCode::kInvalidArgument, "the name is empty");
   const Tensor& value = tensor_of(*tensor);
   require(!data_is_external || value.bytes() >= kSmallestExternal, ErrorCode::kInvalidArgument,
-          "the tensor has ", value.bytes(), " bytes, expected ", kSmallestExternal,
+          "the tensor has ", counted(value.bytes(), "byte"), ", expected ", kSmallestExternal,
           " or more for data_is_external");
   for (const OrtGraph::Initializer& other : graph->initializers) {
     require(other.name != name, ErrorCode::kInvalidArgument, "the graph has an initializer '", name,

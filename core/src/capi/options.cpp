@@ -185,8 +185,8 @@ void GetSessionConfigEntry(const OrtSessionOptions* options, const char* config_
   const size_t needed = value.size() + 1, room = *size;
   *size = needed;
   if (config_value == nullptr) return;
-  require(room >= needed, ErrorCode::kInvalidArgument, "the value of '", config_key, "' needs ", needed,
-          " bytes including its terminating zero, found room for ", room);
+  require(room >= needed, ErrorCode::kInvalidArgument, "the value of '", config_key, "' needs ",
+          counted(needed, "byte"), " including its terminating zero, found room for ", room);
   std::memcpy(config_value, value.c_str(), needed);
 }
 

@@ -69,8 +69,8 @@ Shape check_coo(const Shape& dense, int64_t count, const int64_t* indices, size_
     return {count, 2};
   }
   require(given == count, ErrorCode::kInvalidArgument, "a sparse tensor of shape ", to_string(dense), " and ",
-          count, " values needs ", count, " indices", dense.size() == 2 ? ", or twice as many" : "",
-          ", found ", given);
+          counted(count, "value"), " needs ", counted(count, "index"),
+          dense.size() == 2 ? ", or twice as many" : "", ", found ", given);
   check_range("the index of value", indices, given, 1, element_count(dense));
   return {count};
 }
@@ -78,11 +78,12 @@ Shape check_coo(const Shape& dense, int64_t count, const int64_t* indices, size_
 void check_csr(const Shape& dense, int64_t count, const int64_t* columns, size_t columns_num,
                const int64_t* starts, size_t starts_num) {
   require(dense.size() == 2, ErrorCode::kFail, "the shape is ", to_string(dense), ", expected a matrix");
-  require(columns_num == static_cast<size_t>(count), ErrorCode::kInvalidArgument, "there are ", count,
-          " values and ", columns_num, " columns, expected as many");
+  require(columns_num == static_cast<size_t>(count), ErrorCode::kInvalidArgument, "there are ",
+          counted(count, "value"), " and ", counted(columns_num, "column"), ", expected as many");
   const size_t rows = count == 0 ? 0 : static_cast<size_t>(dense[0]) + 1;
-  require(starts_num == rows, ErrorCode::kFail, "there are ", starts_num, " starts of rows, expected ", rows,
-          " for ", count, " values in a matrix of shape ", to_string(dense));
+  require(starts_num == rows, ErrorCode::kFail, "there are ", counted(starts_num, "start"),
+          " of rows, expected ", rows, " for ", counted(count, "value"), " in a matrix of shape ",
+          to_string(dense));
   check_range("the column of value", columns, count, 1, dense[1]);
   for (size_t i = 0; i < rows; ++i) {
     const int64_t least = i == 0 ? 0 : starts[i - 1];
@@ -98,7 +99,7 @@ void check_blocks(const Shape& values, const Shape& indices) {
   require(values.size() >= 3, ErrorCode::kFail, "the values have shape ", to_string(values),
           ", expected the number of blocks and the dimensions of a block");
   require(indices == Shape({2, values[0]}), ErrorCode::kFail, "the indices have shape ", to_string(indices),
-          ", expected ", to_string(Shape{2, values[0]}), " for ", values[0], " blocks");
+          ", expected ", to_string(Shape{2, values[0]}), " for ", counted(values[0], "block"));
 }
 
 Tensor copied(OrtAllocator* allocator, DType dtype, const Shape& shape, const void* from, const char* name) {

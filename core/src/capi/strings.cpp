@@ -25,8 +25,8 @@ std::string& element_of(const OrtValue& value, size_t index) {
 }
 
 void copy(const std::string& text, void* to, size_t room) {
-  require(room >= text.size(), ErrorCode::kInvalidArgument, "the text has ", text.size(),
-          " bytes, found room for ", room);
+  require(room >= text.size(), ErrorCode::kInvalidArgument, "the text has ", counted(text.size(), "byte"),
+          ", found room for ", room);
   if (!text.empty()) std::memcpy(to, text.data(), text.size());
 }
 
@@ -35,7 +35,7 @@ void copy(const std::string& text, void* to, size_t room) {
 void FillStringTensor(OrtValue* value, const char* const* s, size_t s_len) {
   const Tensor& strings = strings_of(*value);
   require(s_len == static_cast<size_t>(strings.size()), ErrorCode::kInvalidArgument, "expected ",
-          strings.size(), " strings for the tensor, found ", s_len);
+          counted(strings.size(), "string"), " for the tensor, found ", s_len);
   for (size_t i = 0; i < s_len; ++i) own_text(strings, i) = s[i];
 }
 
@@ -58,7 +58,7 @@ void GetStringTensorContent(const OrtValue* value, void* s, size_t s_len, size_t
                             size_t offsets_len) {
   const Tensor& strings = strings_of(*value);
   require(offsets_len == static_cast<size_t>(strings.size()), ErrorCode::kInvalidArgument,
-          "expected room for ", strings.size(), " offsets, one per string, found ", offsets_len);
+          "expected room for ", counted(strings.size(), "offset"), ", one per string, found ", offsets_len);
   std::string all;
   for (size_t i = 0; i < offsets_len; ++i) {
     offsets[i] = all.size();

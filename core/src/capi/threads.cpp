@@ -56,8 +56,8 @@ std::vector<std::vector<int>> affinities_from(std::string_view text, int threads
   if (threads == 1) return processors;
   for (const std::string_view group : split(text, ';')) processors.push_back(processors_from(group));
   require(processors.size() + 1 == static_cast<size_t>(threads), ErrorCode::kFail, kAffinities, ": found ",
-          processors.size(), " groups of processors, expected ", threads - 1, ", one for each of ", threads,
-          " threads except the caller's");
+          counted(processors.size(), "group"), " of processors, expected ", threads - 1, ", one for each of ",
+          counted(threads, "thread"), " except the caller's");
   return processors;
 }
 

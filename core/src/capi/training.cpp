@@ -20,7 +20,7 @@ void make_session(const OrtEnv& env, const SessionOptions& options, const OrtChe
     std::call_once(once, [&] { log(env, ORT_LOGGING_LEVEL_WARNING, "CreateTrainingSession", warning); });
   }
   log(env, ORT_LOGGING_LEVEL_INFO, "CreateTrainingSession",
-      concat("created a session with ", state.state->parameters().size(), " parameters"));
+      concat("created a session with ", counted(state.state->parameters().size(), "parameter")));
 }
 
 // The models of a training session take no values of initializers from the options.

@@ -45,7 +45,7 @@ OrtValue* view(DType dtype, Shape shape, void* data, size_t bytes, std::shared_p
   if (dtype == DType::kString && __builtin_mul_overflow(count, sizeof(std::string), &needed))
     needed = SIZE_MAX;
   require(bytes >= needed, ErrorCode::kInvalidArgument, "a tensor of type ", to_string(dtype), " and shape ",
-          to_string(shape), " needs ", needed, " bytes, found p_data_len ", bytes);
+          to_string(shape), " needs ", counted(needed, "byte"), ", found p_data_len ", bytes);
   Tensor tensor = dtype == DType::kString ? view_of_strings(std::move(shape), data, std::move(owner))
                                           : Tensor(dtype, std::move(shape), data, std::move(owner));
   return new OrtValue{std::move(tensor), nullptr, nullptr, std::move(memory)};
@@ -234,8 +234,8 @@ void GetValueType(const OrtValue* value, ONNXType* out) {
 
 void CreateValue(const OrtValue* const* in, size_t num_values, ONNXType value_type, OrtValue** out) {
   if (value_type == ONNX_TYPE_MAP) {
-    require(num_values == 2, ErrorCode::kFail, "a map is made of keys and values, found ", num_values,
-            " values, expected 2");
+    require(num_values == 2, ErrorCode::kFail, "a map is made of keys and values, found ",
+            counted(num_values, "value"), ", expected 2");
     auto maps = std::make_shared<OrtMaps>();
     maps->maps.push_back(make_map(tensor_of(*in[0]), tensor_of(*in[1])));
     maps->type = {maps->maps[0].keys.dtype(), maps->maps[0].values.dtype(), false};
@@ -294,8 +294,9 @@ void GetValue(const OrtValue* value, int index, OrtAllocator* allocator, OrtValu
 void TensorAt(OrtValue* value, const int64_t* location_values, size_t location_values_count, void** out) {
   const Tensor& tensor = numbers_of(*value);
   const Shape& shape = tensor.shape();
-  require(location_values_count == shape.size(), ErrorCode::kInvalidArgument, "expected ", shape.size(),
-          " indices for a tensor of shape ", to_string(shape), ", found ", location_values_count);
+  require(location_values_count == shape.size(), ErrorCode::kInvalidArgument, "expected ",
+          counted(shape.size(), "index"), " for a tensor of shape ", to_string(shape), ", found ",
+          location_values_count);
   int64_t offset = 0;
   for (size_t i = 0; i < shape.size(); ++i) {
     require(location_values[i] >= 0 && location_values[i] < shape[i], ErrorCode::kInvalidArgument,
@@ -341,8 +342,8 @@ void ConvertFloats(const OrtValue* source, OrtValue* target) {
   require(narrows || (is_half(from.dtype()) && to.dtype() == DType::kFloat), ErrorCode::kInvalidArgument,
           "converting floats: expected a tensor of floats and one of float16 or bfloat16, found ",
           to_string(from.dtype()), " and ", to_string(to.dtype()));
-  require(from.size() == to.size(), ErrorCode::kInvalidArgument, "converting floats: expected ", from.size(),
-          " elements in the tensor for the result, found ", to.size());
+  require(from.size() == to.size(), ErrorCode::kInvalidArgument, "converting floats: expected ",
+          counted(from.size(), "element"), " in the tensor for the result, found ", to.size());
   if (narrows)
     from_wide(to.dtype(), from.raw(), to.raw(), from.size());
   else
@@ -432,8 +433,8 @@ void GetSymbolicDimensions(const OrtTensorTypeAndShapeInfo* info, const char* di
 }
 void SetSymbolicDimensions(OrtTensorTypeAndShapeInfo* info, const char* dim_params[],
                            size_t dim_params_length) {
-  require(dim_params_length == info->dims.size(), ErrorCode::kInvalidArgument, "expected ", info->dims.size(),
-          " names, one per dimension, found ", dim_params_length);
+  require(dim_params_length == info->dims.size(), ErrorCode::kInvalidArgument, "expected ",
+          counted(info->dims.size(), "name"), ", one per dimension, found ", dim_params_length);
   info->symbols.assign(dim_params, dim_params + dim_params_length);
 }
 void GetTensorShapeElementCount(const OrtTensorTypeAndShapeInfo* info, size_t* out) {

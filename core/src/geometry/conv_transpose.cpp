@@ -19,8 +19,8 @@ Window read_windows(const NodeContext& c, const Shape& x, const Shape& w) {
   std::vector<int64_t> wanted = c.node().ints_or("output_shape", {});
   // Some exporters write batch and channels to output_shape too.
   if (wanted.size() == axes + 2) wanted.erase(wanted.begin(), wanted.begin() + 2);
-  c.expect(wanted.empty() || wanted.size() == axes, "attribute output_shape must have ", axes,
-           " values, found ", to_string(wanted));
+  c.expect(wanted.empty() || wanted.size() == axes, "attribute output_shape must have ",
+           counted(axes, "value"), ", found ", to_string(wanted));
   Window window(axes);
   for (size_t i = 0; i < axes; ++i) {
     WindowAxis& a = window[i];
@@ -33,7 +33,8 @@ Window read_windows(const NodeContext& c, const Shape& x, const Shape& w) {
     const int64_t full =
         stretched ? checked_sum({*stretched, -a.stride, a.span(), extra[i]}).value_or(-1) : -1;
     c.expect(full >= 0 && full <= kMaxStep, "axis ", 2 + i, " of its result would be too long: X has shape ",
-             to_string(x), ", the stride is ", a.stride, " and a window spans ", a.span(), " elements");
+             to_string(x), ", the stride is ", a.stride, " and a window spans ",
+             counted(a.span(), "element"));
     if (!wanted.empty() || same) {
       a.input = wanted.empty() ? a.output * a.stride : wanted[i];
       // If the result is larger than the windows reach, the padding is 0, not negative: the elements beyond
@@ -46,10 +47,10 @@ Window read_windows(const NodeContext& c, const Shape& x, const Shape& w) {
       }
       a.input = full - a.before - a.after;
     }
-    c.expect(a.input <= kMaxStep, "axis ", 2 + i, " of its result would have ", a.input,
-             " elements, the most that are supported are ", kMaxStep);
-    c.expect(a.input >= 1, "axis ", 2 + i, " of its result would have ", a.input, " elements: padding ",
-             a.before, " and ", a.after, " leave nothing of ", full);
+    c.expect(a.input <= kMaxStep, "axis ", 2 + i, " of its result would have ", counted(a.input, "element"),
+             ", the most that are supported are ", kMaxStep);
+    c.expect(a.input >= 1, "axis ", 2 + i, " of its result would have ", counted(a.input, "element"),
+             ": padding ", a.before, " and ", a.after, " leave nothing of ", full);
   }
   return window;
 }
@@ -61,10 +62,10 @@ Transposed::Transposed(const NodeContext& c, size_t x_at, size_t w_at)
   check_convolution_axes(c, x, w);
   c.expect(c.dtype(x_at) == c.dtype(w_at), "X and W must have the same type, found ",
            to_string(c.dtype(x_at)), " and ", to_string(c.dtype(w_at)));
-  c.expect(w[0] == x[1], "its input X ", to_string(x), " has ", x[1], " channels, but the weights W ",
-           to_string(w), " take ", w[0]);
-  c.expect(x[1] % groups == 0, "the ", x[1], " channels of X ", to_string(x), " are not divisible into ",
-           groups, " groups");
+  c.expect(w[0] == x[1], "its input X ", to_string(x), " has ", counted(x[1], "channel"),
+           ", but the weights W ", to_string(w), " take ", w[0]);
+  c.expect(x[1] % groups == 0, "the ", counted(x[1], "channel"), " of X ", to_string(x),
+           agreeing(x[1], " is", " are"), " not divisible into ", counted(groups, "group"));
   read_kernel(c, w);
   window = read_windows(c, x, w);
   const auto channels = checked_product({w[1], groups});

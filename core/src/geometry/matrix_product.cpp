@@ -53,8 +53,8 @@ Product read_product(const NodeContext& c) {
   const Operand a = read_operand(a_shape, true, t.a, t.a_batch),
                 b = read_operand(b_shape, false, t.b, t.b_batch);
   c.expect(a.columns == b.rows, "inner dimensions differ: the left operand ", to_string(a_shape), " has ",
-           a.columns, " columns", t.a ? " (transposed)" : "", ", the right operand ", to_string(b_shape),
-           " has ", b.rows, " rows", t.b ? " (transposed)" : "");
+           counted(a.columns, "column"), t.a ? " (transposed)" : "", ", the right operand ",
+           to_string(b_shape), " has ", counted(b.rows, "row"), t.b ? " (transposed)" : "");
   Product p;
   p.m = a.rows, p.n = b.columns, p.k = a.columns;
   p.a_row = a.row_stride, p.a_column = a.column_stride, p.b_row = b.row_stride, p.b_column = b.column_stride;

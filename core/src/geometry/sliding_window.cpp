@@ -25,8 +25,8 @@ int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The attributes, without the sizes of input and output.
 Window read_attributes(const NodeContext& c, size_t axes, std::vector<int64_t> kernel) {
-  c.expect(axes >= 1 && axes <= 3, "its input must have shape [N, C, D1] to [N, C, D1, D2, D3], found ", axes,
-           " spatial axes");
+  c.expect(axes >= 1 && axes <= 3, "its input must have shape [N, C, D1] to [N, C, D1, D2, D3], found ",
+           counted(axes, "spatial axis"));
   if (kernel.empty()) {
     c.expect(c.node().has("kernel_shape"), "attribute kernel_shape is required but missing");
     kernel = read_axis_values(c, "kernel_shape", axes, 1, 1);
@@ -38,7 +38,7 @@ Window read_attributes(const NodeContext& c, size_t axes, std::vector<int64_t> k
     window[i].kernel = kernel[i];
     window[i].stride = strides[i];
     window[i].dilation = dilations[i];
-    c.expect(window[i].span() < kMostInput, "a window of ", kernel[i], " elements with dilation ",
+    c.expect(window[i].span() < kMostInput, "a window of ", counted(kernel[i], "element"), " with dilation ",
              dilations[i], " is too long");
   }
   if (read_auto_pad(c) == AutoPad::kNone) {
@@ -85,7 +85,7 @@ std::vector<int64_t> read_axis_values(const NodeContext& c, const char* name, si
                                       int64_t smallest) {
   const std::vector<int64_t> values = c.node().ints_or(name, {});
   if (values.empty()) return std::vector<int64_t>(count, otherwise);
-  c.expect(values.size() == count, "attribute ", name, " must have ", count, " values, found ",
+  c.expect(values.size() == count, "attribute ", name, " must have ", counted(count, "value"), ", found ",
            to_string(values));
   check_axis_values(c, name, values, smallest);
   return values;
@@ -100,14 +100,14 @@ void check_window_attributes(const NodeContext& c) {
   size_t axes = check("kernel_shape", 1);
   for (const char* name : {"strides", "dilations"})
     if (const size_t count = check(name, 1); count > 0) {
-      c.expect(axes == 0 || count == axes, "attribute ", name, " must have ", axes,
-               " values, as others of the node have, found ", count);
+      c.expect(axes == 0 || count == axes, "attribute ", name, " must have ", counted(axes, "value"),
+               ", as others of the node have, found ", count);
       axes = count;
     }
   const size_t pads = check("pads", 0);
   c.expect(pads == 0 || (axes == 0 ? pads % 2 == 0 : pads == 2 * axes),
            "attribute pads must have two values for each axis of the windows, found ", pads,
-           axes == 0 ? "" : concat(" for ", axes, axes == 1 ? " axis" : " axes"));
+           axes == 0 ? "" : concat(" for ", counted(axes, "axis")));
   read_groups(c);
   read_auto_pad(c);
 }
@@ -121,8 +121,8 @@ Window read_window(const NodeContext& c, const Shape& input, const std::vector<i
     WindowAxis& a = window[i];
     a.input = input[2 + i];
     place_windows(a, auto_pad, round_up);
-    c.expect(a.output >= 1, "a window that spans ", a.span(), " elements does not fit axis ", 2 + i,
-             " of its input ", to_string(input), " with padding ", a.before, " and ", a.after);
+    c.expect(a.output >= 1, "a window that spans ", counted(a.span(), "element"), " does not fit axis ",
+             2 + i, " of its input ", to_string(input), " with padding ", a.before, " and ", a.after);
   }
   return window;
 }
@@ -152,10 +152,11 @@ std::vector<int64_t> read_kernel(const NodeContext& c, const Shape& w) {
 Window read_convolution(const NodeContext& c, const Shape& x, const Shape& w) {
   check_convolution_axes(c, x, w);
   const int64_t groups = read_groups(c);
-  c.expect(checked_product({w[1], groups}) == x[1], "its input X ", to_string(x), " has ", x[1],
-           " channels, but the weights W ", to_string(w), " take ", w[1], " in each of ", groups, " groups");
-  c.expect(w[0] % groups == 0, "the ", w[0], " filters of W ", to_string(w), " are not divisible into ",
-           groups, " groups");
+  c.expect(checked_product({w[1], groups}) == x[1], "its input X ", to_string(x), " has ",
+           counted(x[1], "channel"), ", but the weights W ", to_string(w), " take ", w[1], " in each of ",
+           counted(groups, "group"));
+  c.expect(w[0] % groups == 0, "the ", counted(w[0], "filter"), " of W ", to_string(w),
+           agreeing(w[0], " is", " are"), " not divisible into ", counted(groups, "group"));
   return read_window(c, x, read_kernel(c, w));
 }
 
@@ -175,9 +176,9 @@ Window read_window_from_output(const NodeContext& c, const Shape& output,
     };
     const int64_t wanted = output[2 + i];
     if (i < stated.size() && stated[i] >= 0) {
-      c.expect(place(stated[i]) == wanted, "axis ", 2 + i, " of the input has ", stated[i],
-               " elements, which yields ", window[i].output, " windows, but dY has shape ",
-               to_string(output));
+      c.expect(place(stated[i]) == wanted, "axis ", 2 + i, " of the input has ",
+               counted(stated[i], "element"), ", which yields ", counted(window[i].output, "window"),
+               ", but dY has shape ", to_string(output));
       continue;
     }
     // The number of windows grows with the input, so the input sizes with this number of windows are
@@ -194,10 +195,10 @@ Window read_window_from_output(const NodeContext& c, const Shape& output,
       else
         above = middle;
     }
-    c.expect(place(found) == wanted, "no size of axis ", 2 + i, " of its result yields the ", wanted,
-             " windows of ", to_string(output));
+    c.expect(place(found) == wanted, "no size of axis ", 2 + i, " of its result yields the ",
+             counted(wanted, "window"), " of ", to_string(output));
     c.expect(place(found + 1) != wanted, "the size of axis ", 2 + i, " of its result is not known: ", found,
-             " and ", found + 1, " both yield the ", wanted, " windows of ", to_string(output),
+             " and ", found + 1, " both yield the ", counted(wanted, "window"), " of ", to_string(output),
              "; state the shape of the result in the model's value_info");
     place(found);
   }

@@ -21,8 +21,8 @@ onnx::ModelProto parse(const char* data, size_t bytes, ModelFormat format) {
   if (format == ModelFormat::kOrt || (format == ModelFormat::kAny && is_ort_model(data, bytes)))
     return parse_ort_model(data, bytes);
   require(bytes > 0, ErrorCode::kInvalidProtobuf, "it is empty");
-  require(bytes <= protobuf::kMostBytes, ErrorCode::kInvalidProtobuf, "it has ", bytes,
-          " bytes, more than the 2 GB that a protobuf message can hold; store its weights as external data");
+  require(bytes <= protobuf::kMostBytes, ErrorCode::kInvalidProtobuf, "it has ", counted(bytes, "byte"),
+          ", more than the 2 GB that a protobuf message can hold; store its weights as external data");
   onnx::ModelProto proto;
   // The parser limits the depth of nesting, so recursion over its result needs no limit.
   if (!protobuf::read({data, bytes}, proto.kType, &proto))
@@ -201,8 +201,8 @@ Model read_model(const void* data, size_t bytes, const std::string& origin,
 std::string write_model(const Model& model, const PlaceOf& place_of) {
   const onnx::ModelProto proto = proto_of(model, Data::kWritten, place_of);
   const size_t bytes = protobuf::size(proto.kType, &proto);
-  require(bytes <= protobuf::kMostBytes, ErrorCode::kFail, "cannot write the model: it would take ", bytes,
-          " bytes, more than the 2 GB that an ONNX file can hold");
+  require(bytes <= protobuf::kMostBytes, ErrorCode::kFail, "cannot write the model: it would take ",
+          counted(bytes, "byte"), ", more than the 2 GB that an ONNX file can hold");
   return protobuf::write(proto.kType, &proto);
 }
 

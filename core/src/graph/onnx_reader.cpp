@@ -405,8 +405,8 @@ class Reader {
     require(model_.opsets.count(node.domain) > 0, ErrorCode::kInvalidGraph, label, " is of operator set ",
             shown_domain(node.domain), ", which the model does not import");
     used_domains_.insert(node.domain);
-    require(++nodes_ <= limits_.nodes, ErrorCode::kInvalidGraph, "it has more than ", limits_.nodes,
-            " nodes, the maximum that session.max_nodes allows");
+    require(++nodes_ <= limits_.nodes, ErrorCode::kInvalidGraph, "it has more than ",
+            counted(limits_.nodes, "node"), ", the maximum that session.max_nodes allows");
     nodes.push_back(std::move(node));
   }
 
@@ -538,9 +538,9 @@ class Reader {
     require(depth <= kMaxFunctionDepth, ErrorCode::kInvalidGraph, title, ": functions are nested more than ",
             kMaxFunctionDepth, " deep");
     require(caller.inputs.size() <= function.input.size() && caller.outputs.size() <= function.output.size(),
-            ErrorCode::kInvalidGraph, title, ": it takes up to ", function.input.size(),
-            " inputs and returns up to ", function.output.size(), " outputs, found ", caller.inputs.size(),
-            " and ", caller.outputs.size());
+            ErrorCode::kInvalidGraph, title, ": it takes up to ", counted(function.input.size(), "input"),
+            " and returns up to ", counted(function.output.size(), "output"), ", found ",
+            caller.inputs.size(), " and ", caller.outputs.size());
     for (const auto& opset : function.opset_import)
       import_opset(text_of(opset.domain), opset.version, &function);
 

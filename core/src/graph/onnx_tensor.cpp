@@ -45,7 +45,7 @@ void read_field(const Field& field, const char* field_name, size_t values_per_el
                                proto.double_data.size() + proto.uint64_data.size() >
                            field.size();
     fail(ErrorCode::kInvalidGraph, "a tensor of type ", to_string(dtype), " and shape ", to_string(shape),
-         " needs ", count * values_per_element, " values in ", field_name, ", found ", found,
+         " needs ", counted(count * values_per_element, "value"), " in ", field_name, ", found ", found,
          elsewhere ? " (and values in a field that is wrong for this type)" : "");
   }
   tensor = Tensor(dtype, shape);
@@ -208,14 +208,15 @@ Tensor ExternalFiles::read(const onnx::TensorProto& proto, DType dtype, const Sh
     if (entry.key == "length") length = parse_size(text_of(entry.value), "length");
   }
   require(location.has_value(), ErrorCode::kInvalidGraph, "its data is external, but no location is given");
-  require(length.value_or(bytes) == bytes, ErrorCode::kInvalidGraph, "its type and shape need ", bytes,
-          " bytes, but the external data is ", length.value_or(0), " bytes long");
+  require(length.value_or(bytes) == bytes, ErrorCode::kInvalidGraph, "its type and shape need ",
+          counted(bytes, "byte"), ", but the external data is ", counted(length.value_or(0), "byte"),
+          " long");
   const auto given = given_.find(*location);
   File* file = given == given_.end() ? &open(*location) : nullptr;
   const size_t present = file != nullptr ? file->bytes : given->second.size();
   require(offset <= present && bytes <= present - offset, ErrorCode::kInvalidGraph,
-          "its external data should be ", bytes, " bytes at offset ", offset, " of \"", *location,
-          "\", but that file has ", present, " bytes");
+          "its external data should be ", counted(bytes, "byte"), " at offset ", offset, " of \"", *location,
+          "\", but that file has ", counted(present, "byte"));
   constexpr size_t kLarge = size_t{1} << 16;
   if (map_ && file != nullptr && bytes >= kLarge && offset % kAlignment == 0 && dtype != DType::kBool) {
     if (!file->mapping) file->mapping = mapping_of(file->file, folder_ / *location, file->bytes);
@@ -260,8 +261,8 @@ Tensor read_tensor(const onnx::TensorProto& proto, ExternalFiles& files) {
   if (dtype == DType::kString) {
     require(proto.data_location != onnx::TensorProto::EXTERNAL && !proto.raw_data &&
                 proto.string_data.size() == count,
-            ErrorCode::kInvalidGraph, "a tensor of strings of shape ", to_string(shape), " needs ", count,
-            " values in string_data, found ", proto.string_data.size());
+            ErrorCode::kInvalidGraph, "a tensor of strings of shape ", to_string(shape), " needs ",
+            counted(count, "value"), " in string_data, found ", proto.string_data.size());
     return text_tensor(proto.string_data, shape);
   }
   Tensor tensor;
@@ -269,7 +270,7 @@ Tensor read_tensor(const onnx::TensorProto& proto, ExternalFiles& files) {
     tensor = files.read(proto, dtype, shape, bytes);
   } else if (proto.raw_data) {
     require(proto.raw_data->size() == bytes, ErrorCode::kInvalidGraph, "a tensor of type ", to_string(dtype),
-            " and shape ", to_string(shape), " needs ", bytes, " bytes in raw_data, found ",
+            " and shape ", to_string(shape), " needs ", counted(bytes, "byte"), " in raw_data, found ",
             proto.raw_data->size());
     tensor = Tensor(dtype, shape);
     if (bytes > 0) std::memcpy(tensor.raw(), proto.raw_data->data(), bytes);
@@ -293,15 +294,16 @@ Tensor read_sparse_tensor(const onnx::SparseTensorProto& proto, ExternalFiles& f
   // A small file must not become a large model.
   constexpr int64_t kSmall = int64_t{1} << 16, kMost = 4096;
   require(count <= kSmall || count / kMost <= stored, ErrorCode::kNotImplemented, "a sparse tensor of shape ",
-          to_string(shape), " with ", stored, " values has more than ", kMost, " elements for each of them");
+          to_string(shape), " with ", counted(stored, "value"), " has more than ", counted(kMost, "element"),
+          " for each of them");
   require(bits_of(values.dtype()) >= 8, ErrorCode::kNotImplemented, "sparse tensors of type ",
           to_string(values.dtype()), " are not supported");
   const bool flat = indices.shape().size() == 1;
   require(values.shape().size() == 1 && is_index(indices.dtype()) &&
               indices.shape() == (flat ? Shape{stored} : Shape{stored, rank}),
-          ErrorCode::kInvalidGraph, "a sparse tensor of ", stored, " values needs indices of type int64",
-          to_string(Shape{stored}), " or int64", to_string(Shape{stored, rank}), ", found ",
-          to_string(indices.dtype()), to_string(indices.shape()));
+          ErrorCode::kInvalidGraph, "a sparse tensor of ", counted(stored, "value"),
+          " needs indices of type int64", to_string(Shape{stored}), " or int64",
+          to_string(Shape{stored, rank}), ", found ", to_string(indices.dtype()), to_string(indices.shape()));
   Tensor dense = values.dtype() == DType::kString ? text_tensor(shape) : Tensor(values.dtype(), shape);
   const size_t size = size_of(values.dtype());
   if (values.dtype() != DType::kString) std::memset(dense.raw(), 0, dense.bytes());

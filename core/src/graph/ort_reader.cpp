@@ -223,8 +223,8 @@ onnx::ModelProto parse_ort_model(const void* data, size_t bytes) {
   if (!is_ort_model(data, bytes))
     fail(ErrorCode::kFail, "expected a model in ORT format (identifier ORTM), found ",
          describe_content(data, bytes));
-  require(bytes < FLATBUFFERS_MAX_BUFFER_SIZE, ErrorCode::kFail, "it has ", bytes,
-          " bytes, more than a file in ORT format can have (2 GB)");
+  require(bytes < FLATBUFFERS_MAX_BUFFER_SIZE, ErrorCode::kFail, "it has ", counted(bytes, "byte"),
+          ", more than a file in ORT format can have (2 GB)");
   // Numbers are read in place, so the data must be at an aligned address.
   std::shared_ptr<uint64_t[]> copy;
   const auto* begin = static_cast<const uint8_t*>(data);
@@ -236,7 +236,7 @@ onnx::ModelProto parse_ort_model(const void* data, size_t bytes) {
   require(ort::VerifyInferenceSessionBuffer(verifier), ErrorCode::kFail,
           "the file is truncated or damaged: it has the identifier of a model in ORT format, but its "
           "structure is not valid (",
-          bytes, " bytes), or its subgraphs are nested too deeply");
+          counted(bytes, "byte"), "), or its subgraphs are nested too deeply");
   onnx::ModelProto proto = OrtReader(bytes).read(*ort::GetInferenceSession(begin));
   proto.kept = std::move(copy);
   return proto;

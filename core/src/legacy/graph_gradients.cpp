@@ -76,8 +76,8 @@ void add_recomputation(GraphDraft& d, const std::unordered_set<std::string>& for
     require(count >= 0, ErrorCode::kInvalidArgument, "number_recompute_layers: expected 0 or more, found ",
             count);
     if (count > found) {
-      d.out.warnings.push_back(concat("number_recompute_layers is ", count, ", but the model has ", found,
-                                      " transformer layers: all of them are recomputed"));
+      d.out.warnings.push_back(concat("number_recompute_layers is ", count, ", but the model has ",
+                                      counted(found, "transformer layer"), ": all of them are recomputed"));
       count = found;
     } else if (count == 0) {
       count = std::max<int64_t>(0, found - 1);

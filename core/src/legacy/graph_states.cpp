@@ -139,8 +139,8 @@ Tensor GraphStates::get(const std::string& name) const {
 void GraphStates::set(const std::string& name, const Tensor& value) {
   const Parameter& stored = find(name);
   require(value.size() == stored.data.size(), ErrorCode::kInvalidArgument, "the state \"", name, "\" has ",
-          stored.data.size(), " elements, shape ", to_string(stored.data.shape()), "; found ", value.size(),
-          ", shape ", to_string(value.shape()));
+          counted(stored.data.size(), "element"), ", shape ", to_string(stored.data.shape()), "; found ",
+          value.size(), ", shape ", to_string(value.shape()));
   require(value.dtype() == stored.data.dtype(), ErrorCode::kInvalidArgument, "the state \"", name,
           "\" is of type ", to_string(stored.data.dtype()), ", found ", to_string(value.dtype()));
   stored.assign(stored.data, value.reshaped(stored.data.shape()));
@@ -174,8 +174,8 @@ void GraphStates::check_buffer(StateRole role, const Tensor& buffer, const char*
     count += data.size();
   }
   require(buffer.dtype() == dtype && buffer.size() == count, ErrorCode::kInvalidArgument, doing,
-          ": expected a buffer of ", count, " elements of type ", to_string(dtype), ", found ", buffer.size(),
-          " of type ", to_string(buffer.dtype()));
+          ": expected a buffer of ", counted(count, "element"), " of type ", to_string(dtype), ", found ",
+          buffer.size(), " of type ", to_string(buffer.dtype()));
 }
 
 void GraphStates::copy_to_buffer(StateRole role, const Tensor& buffer) const {

@@ -89,9 +89,8 @@ class Cutter {
 };
 
 void Cutter::read_cuts() {
-  require(!p_.pipeline_cut_info_string.empty(), ErrorCode::kInvalidArgument, kMember, ": expected ", last_,
-          last_ == 1 ? " cut" : " cuts", " with pipeline_parallel_size ", p_.pipeline_parallel_size,
-          ", found none");
+  require(!p_.pipeline_cut_info_string.empty(), ErrorCode::kInvalidArgument, kMember, ": expected ",
+          counted(last_, "cut"), " with pipeline_parallel_size ", p_.pipeline_parallel_size, ", found none");
   std::vector<std::string> known;
   for (const auto& [value, node] : maker_) known.push_back(value);
   for (const std::string& text : split(p_.pipeline_cut_info_string, ',')) {
@@ -108,8 +107,8 @@ void Cutter::read_cuts() {
     }
   }
   require(static_cast<int64_t>(cuts_.size()) == last_, ErrorCode::kInvalidArgument, kMember, ": expected ",
-          last_, last_ == 1 ? " cut" : " cuts", " with pipeline_parallel_size ", p_.pipeline_parallel_size,
-          ", found ", cuts_.size());
+          counted(last_, "cut"), " with pipeline_parallel_size ", p_.pipeline_parallel_size, ", found ",
+          cuts_.size());
 }
 
 // The nodes that a cut's values need belong to the stage before the cut, unless an earlier stage has them.

@@ -129,8 +129,8 @@ ClassBatch class_batch(const MetricBatch& batch) {
   require(out.layout.classes > 0, ErrorCode::kInvalidArgument, "metric ", batch.metric,
           ": expected scores of at least one class, found the shape ", to_string(shape));
   require(static_cast<int64_t>(out.targets.size()) == out.layout.items(), ErrorCode::kInvalidArgument,
-          "metric ", batch.metric, ": expected one class index for each of ", out.layout.items(),
-          " predictions, found ", out.targets.size(), " targets");
+          "metric ", batch.metric, ": expected one class index for each of ",
+          counted(out.layout.items(), "prediction"), ", found ", counted(out.targets.size(), "target"));
   return out;
 }
 
@@ -150,8 +150,8 @@ ClassPairs class_pairs(const MetricBatch& batch, int64_t ignored, int64_t most) 
     out.predicted[kept] = out.predicted[i];
     out.expected[kept++] = expected;
   }
-  require(largest < most, ErrorCode::kInvalidArgument, "metric ", batch.metric, ": expected at most ", most,
-          " classes, found ", static_cast<uint64_t>(largest) + 1);
+  require(largest < most, ErrorCode::kInvalidArgument, "metric ", batch.metric, ": expected at most ",
+          counted(most, "class"), ", found ", static_cast<uint64_t>(largest) + 1);
   out.classes = largest + 1;
   out.predicted.resize(kept);
   out.expected.resize(kept);

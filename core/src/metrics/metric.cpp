@@ -169,7 +169,7 @@ void Metric::load_state(const void* data, size_t size) {
   std::string magic(kMagic.size(), ' '), name;
   require(in.read(magic.data(), magic.size()) && magic == kMagic && in.read(name),
           ErrorCode::kInvalidArgument, "metric ", rule_->name, ": expected the state of a metric, found ",
-          size, " other bytes");
+          counted(size, "other byte"));
   require(name == described(), ErrorCode::kInvalidArgument, "metric ", rule_->name,
           ": the state belongs to \"", name, "\", expected \"", described(), "\"");
   uint64_t arrays = 0;

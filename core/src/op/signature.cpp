@@ -121,10 +121,6 @@ std::string described(const std::vector<Parameter>& list) {
   return out.empty() ? "none" : out;
 }
 
-std::string counted(size_t count, const char* what) {
-  return concat(count, " ", what, count == 1 ? "" : "s");
-}
-
 std::string too_few_or_many(const std::vector<Parameter>& expected, size_t found, const char* what) {
   return concat("expected the ", what, "s ", described(expected), ", found ", counted(found, what));
 }
@@ -229,7 +225,7 @@ class Checker {
 
   void report() const {
     if (count_ == 0) return;
-    fail(ErrorCode::kInvalidGraph, count_, count_ == 1 ? " node does" : " nodes do",
+    fail(ErrorCode::kInvalidGraph, counted(count_, "node"), agreeing(count_, " does", " do"),
          " not have the form of the operator:", faults_,
          count_ > kNamed ? concat("\n  and ", count_ - kNamed, " more") : "");
   }

@@ -241,8 +241,8 @@ void Decomposer::place(Node node) {
     } catch (const Error& error) {
       problem(error.message());
     } catch (const std::out_of_range&) {
-      problem(concat(node.label(), ": it has ", node.inputs.size(), " inputs and ", node.outputs.size(),
-                     " outputs, which are fewer than it needs"));
+      problem(concat(node.label(), ": it has ", counted(node.inputs.size(), "input"), " and ",
+                     counted(node.outputs.size(), "output"), ", which are fewer than it needs"));
     }
   }
   types_.infer(node);

@@ -70,8 +70,8 @@ void FiniteCheck::after(const Frame& frame, const Node& node) const {
     std::string inputs;
     for (size_t i = 0; i < inputs_.size(); ++i)
       inputs += concat(i ? "; " : "", describe(inputs_[i], ranges_[i]));
-    fail(ErrorCode::kFail, node.label(), ": ortrain.check_finite: of the ", output.count,
-         " values of output '", output.name, "' ", range.nans, " are NaN and ", range.infinities,
+    fail(ErrorCode::kFail, node.label(), ": ortrain.check_finite: of the ", counted(output.count, "value"),
+         " of output '", output.name, "' ", range.nans, " are NaN and ", range.infinities,
          " infinite; its inputs: ", inputs.empty() ? "none of a floating type" : inputs);
   }
 }

@@ -136,8 +136,8 @@ namespace {
 
 [[noreturn]] void reject_bytes(const Node* node, size_t bytes, size_t most) {
   fail(ErrorCode::kInvalidArgument, node ? node->label() : "the graph",
-       ": with these input shapes its values take ", bytes, " bytes, but session.max_bytes allows at most ",
-       most);
+       ": with these input shapes its values take ", counted(bytes, "byte"),
+       ", but session.max_bytes allows at most ", most);
 }
 
 class Compiler {
@@ -945,9 +945,10 @@ std::unique_ptr<Program::Impl> compile_within_budget(const ProgramRequest& reque
     if (tried->memory.arena <= request.memory_budget) return tried;
     least = std::min(least, tried->memory.arena);
   }
-  fail(ErrorCode::kInvalidArgument, "ortrain.memory_budget: ", request.memory_budget,
-       " bytes are too few; with these input shapes, the intermediate values of a step need at least ", least,
-       " bytes with recomputation, ", whole.memory.arena, " without");
+  fail(ErrorCode::kInvalidArgument, "ortrain.memory_budget: ", counted(request.memory_budget, "byte"),
+       agreeing(request.memory_budget, " is", " are"),
+       " too few; with these input shapes, the intermediate values of a step need at least ",
+       counted(least, "byte"), " with recomputation, ", whole.memory.arena, " without");
 }
 
 // A program for the same outputs in the least memory that costs at most about `longest` more than `seconds`

@@ -32,12 +32,36 @@ void MessagePart::floating(double number) {
   text_ = {digits_, end};
 }
 
+MessagePart::MessagePart(const Counted& things) : noun_(things.noun) {
+  whole(things.count);
+  if (things.count == 1) return;
+  // The first ending that fits; "axis" comes before other words that end with "s".
+  struct Plural {
+    std::string_view singular, plural;
+  };
+  static constexpr Plural kPlurals[] = {
+      {"axis", "axes"}, {"index", "indices"}, {"matrix", "matrices"}, {"ay", "ays"},  {"ey", "eys"},
+      {"y", "ies"},     {"s", "ses"},         {"x", "xes"},           {"ch", "ches"}, {"sh", "shes"},
+      {"", "s"}};
+  const Plural* found =
+      std::ranges::find_if(kPlurals, [&](const Plural& p) { return noun_.ends_with(p.singular); });
+  noun_.remove_suffix(found->singular.size());
+  ending_ = found->plural;
+}
+
+char* MessagePart::copy_to(char* place) const {
+  place = std::ranges::copy(text_, place).out;
+  if (noun_.data() != nullptr) *place++ = ' ';
+  place = std::ranges::copy(noun_, place).out;
+  return std::ranges::copy(ending_, place).out;
+}
+
 std::string concat_parts(std::initializer_list<MessagePart> parts) {
   size_t size = 0;
-  for (const MessagePart& part : parts) size += part.text().size();
+  for (const MessagePart& part : parts) size += part.size();
   std::string joined(size, '\0');
   char* end = joined.data();
-  for (const MessagePart& part : parts) end = std::copy(part.text().begin(), part.text().end(), end);
+  for (const MessagePart& part : parts) end = part.copy_to(end);
   return joined;
 }
 

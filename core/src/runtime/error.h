@@ -41,8 +41,23 @@ class Error : public std::exception {
   std::string message_;
 };
 
+// A number with its noun as a part of a message: "1 value", "3 values". The noun is the singular.
+struct Counted {
+  int64_t count;
+  const char* noun;
+};
+constexpr Counted counted(std::integral auto count, const char* noun) {
+  return {static_cast<int64_t>(count), noun};
+}
+
+// The verb for a number of things, such as "is" or "are".
+constexpr const char* agreeing(std::integral auto count, const char* one, const char* several) {
+  return count == 1 ? one : several;
+}
+
 // A part of a message as text: a view of a string, or the digits of a number (six significant ones if it is
-// floating). Messages are built from these in one function instead of one per combination of types.
+// floating), perhaps with a noun. Messages are built from these in one function instead of one per
+// combination of types.
 class MessagePart {
  public:
   template <typename T>
@@ -61,10 +76,12 @@ class MessagePart {
   explicit MessagePart(T number) {
     floating(static_cast<double>(number));
   }
+  explicit MessagePart(const Counted& things);
   MessagePart(const MessagePart&) = delete;  // the view may refer to its own digits
   MessagePart& operator=(const MessagePart&) = delete;
 
-  std::string_view text() const { return text_; }
+  size_t size() const { return text_.size() + (noun_.data() != nullptr) + noun_.size() + ending_.size(); }
+  char* copy_to(char* place) const;
 
  private:
   void character(char c);
@@ -72,7 +89,7 @@ class MessagePart {
   void whole(uint64_t number);
   void floating(double number);
 
-  std::string_view text_;
+  std::string_view text_, noun_, ending_;
   char digits_[24];
 };
 
@@ -92,6 +109,10 @@ struct PassedPart<char[N]> {
 template <std::integral T>
 requires(!std::same_as<T, char>) struct PassedPart<T> {
   using Type = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
+};
+template <>
+struct PassedPart<Counted> {
+  using Type = Counted;
 };
 template <std::floating_point T>
 struct PassedPart<T> {

@@ -168,15 +168,29 @@ void FileWriter::open_temporary() {
         folder_of(path_) / from_utf8(concat(temporary_prefix(path_), system::process_id(), "-", counter++));
     system::File file = system::File::create(name);
     if (!file && system::failure() == system::Failure::kExists) continue;
-    if (!file)
-      fail(ErrorCode::kFail, "cannot write the ", what_, " '", to_utf8(path_),
-           "': cannot create a temporary file next to it: ", reason());
+    if (!file) reject_folder();
     // Another process may be about to remove the file.
     if (file.lock() == system::File::Lock::kHeld || !file.has_name()) continue;
     temporary_ = std::move(name);
     file_ = std::move(file);
     return;
   }
+}
+
+// Throws because no file can be created in the folder.
+void FileWriter::reject_folder() {
+  const bool is_missing = system::failure() == system::Failure::kNotFound;
+  const std::string cause = reason();  // before another call of the system
+  const std::filesystem::path folder = folder_of(path_);
+  const std::optional<system::FileInfo> found = system::info(folder);
+  if (found && found->kind != system::FileInfo::kFolder)
+    fail(ErrorCode::kInvalidArgument, "cannot write the ", what_, " '", to_utf8(path_), "': '",
+         to_utf8(folder), "' is not a folder");
+  if (is_missing && !found)
+    fail(ErrorCode::kNoSuchFile, "cannot write the ", what_, " '", to_utf8(path_), "': there is no folder '",
+         to_utf8(folder), "'");
+  fail(ErrorCode::kFail, "cannot write the ", what_, " '", to_utf8(path_),
+       "': cannot create a file in the folder '", to_utf8(folder), "': ", cause);
 }
 
 void FileWriter::give_up(const char* step) {

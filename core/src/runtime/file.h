@@ -66,6 +66,7 @@ class FileWriter {
 
  private:
   void open_temporary();
+  [[noreturn]] void reject_folder();
   void flush();
   void write_through(const std::byte* data, size_t bytes);
   [[noreturn]] void give_up(const char* step);

@@ -54,7 +54,8 @@ std::string describe_content(const void* data, size_t bytes) {
   if (bytes == 0) return "nothing (0 bytes)";
   const std::string_view start(static_cast<const char*>(data), std::min<size_t>(bytes, 8));
   const auto begins = [&](std::string_view mark) { return start.substr(0, mark.size()) == mark; };
-  if (start.size() == 8 && start.substr(4) == "ODTC") return concat("a checkpoint file of ", bytes, " bytes");
+  if (start.size() == 8 && start.substr(4) == "ODTC")
+    return concat("a checkpoint file of ", counted(bytes, "byte"));
   if (start.size() == 8 && start.substr(4) == "ORTM") return "a model in ORT format";
   if (begins("\x89PNG")) return "a PNG image";
   if (begins("\xFF\xD8\xFF")) return "a JPEG image";
@@ -65,7 +66,7 @@ std::string describe_content(const void* data, size_t bytes) {
   // An ONNX file starts with its IR version, usually followed by the producer's name.
   if (start.size() > 3 && start[0] == 8 && start[1] > 0 && start[1] < 32 &&
       (start[2] == 0x12 || start[2] == 0x3A))
-    return concat("probably an ONNX model, ", bytes, " bytes");
+    return concat("probably an ONNX model, ", counted(bytes, "byte"));
   constexpr const char* digits = "0123456789abcdef";
   std::string shown;
   bool text = true;
@@ -75,7 +76,7 @@ std::string describe_content(const void* data, size_t bytes) {
     if (!shown.empty()) shown += " ";
     shown += std::string{digits[byte >> 4], digits[byte & 15]};
   }
-  return concat(bytes, " bytes that begin ", text ? "like text, with " : "with ", shown);
+  return concat(counted(bytes, "byte"), " that begin ", text ? "like text, with " : "with ", shown);
 }
 
 std::string suggestion(const std::string& name, const std::vector<std::string>& known) {

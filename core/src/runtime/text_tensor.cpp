@@ -16,8 +16,8 @@ struct Owned {
 
 Tensor text_tensor(std::vector<std::string> texts, Shape shape) {
   require(static_cast<int64_t>(texts.size()) == element_count(shape), ErrorCode::kInvalidArgument,
-          "a tensor of shape ", to_string(shape), " needs ", element_count(shape), " strings, found ",
-          texts.size());
+          "a tensor of shape ", to_string(shape), " needs ", counted(element_count(shape), "string"),
+          ", found ", texts.size());
   auto owned = std::make_shared<Owned>();
   owned->texts = std::move(texts);
   owned->places.reserve(owned->texts.size() + 1);

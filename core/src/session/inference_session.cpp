@@ -272,7 +272,7 @@ void InferenceSession::run(const std::vector<std::string>& input_names, const st
   const std::lock_guard lock(impl_->busy);
   const std::vector<ValueInfo>& expected = impl_->inputs;
   require(input_names.size() == inputs.size(), ErrorCode::kInvalidArgument, "the run was given ",
-          input_names.size(), " input names and ", inputs.size(), " inputs");
+          counted(input_names.size(), "input name"), " and ", counted(inputs.size(), "input"));
   for (const std::string& name : output_names)
     require(impl_->model.graph.is_output(name), ErrorCode::kInvalidArgument, "the model has no output '",
             name, "'; its outputs: ", listed(impl_->outputs));

@@ -105,10 +105,9 @@ Optimizer::Optimizer(const Model& model) {
           "the optimizer model must have an optimizer node, found none");
   const auto takes_the_rest = [](const ParameterGroup& group) { return group.parameters.empty(); };
   const auto rest = std::count_if(groups_.begin(), groups_.end(), takes_the_rest);
-  require(
-      rest <= 1, ErrorCode::kInvalidGraph, "the optimizer model has ", rest,
-      " optimizer nodes without the attribute 'parameters', which would update the same parameters; expected "
-      "at most one");
+  require(rest <= 1, ErrorCode::kInvalidGraph, "the optimizer model has ", counted(rest, "optimizer node"),
+          " without the attribute 'parameters', which would update the same parameters; expected "
+          "at most one");
   choose_passes();
 }
 
@@ -580,11 +579,11 @@ std::string nonfinite_gradients(const CheckpointState& state) {
         p.gradient.dtype(), [&](auto zero) { counts = nans_and_infinities<decltype(zero)>(p.gradient); });
     const auto [nans, infinities] = counts;
     if (nans + infinities == 0) continue;
-    found.push_back(concat("\n  \"", p.name, "\": of ", p.gradient.size(), " elements ", nans,
+    found.push_back(concat("\n  \"", p.name, "\": of ", counted(p.gradient.size(), "element"), " ", nans,
                            " are NaN and ", infinities, " infinite"));
   }
   std::string text =
-      concat("the gradients of ", found.size(), " of ", trainable, " parameters are not finite:");
+      concat("the gradients of ", found.size(), " of ", counted(trainable, "parameter"), " are not finite:");
   for (size_t i = 0; i < std::min(found.size(), kMostNames); ++i) text += found[i];
   if (found.size() > kMostNames) text += concat("\n  and ", found.size() - kMostNames, " more");
   return text;

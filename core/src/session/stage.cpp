@@ -77,8 +77,8 @@ void check_operators(const Model& model, const std::string& what) {
   collect_unknown(model.graph, model, unknown);
   std::string message;
   if (!unknown.empty())
-    message = concat("the ", what, " has ", unknown.size(), unknown.size() == 1 ? " node" : " nodes",
-                     " whose operator has no kernel:");
+    message =
+        concat("the ", what, " has ", counted(unknown.size(), "node"), " whose operator has no kernel:");
   for (const std::string& line : unknown) message += line;
   if (!unknown.empty()) message += left_out_hint();
   if (has_others(model.graph)) {
@@ -131,7 +131,7 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
 
 void Stage::check_inputs(std::span<const ValueRef> inputs) {
   require(inputs.size() == inputs_.size(), ErrorCode::kInvalidArgument, "the ", what_, " takes ",
-          inputs_.size(), " inputs, found ", inputs.size());
+          counted(inputs_.size(), "input"), ", found ", inputs.size());
   std::fill(symbol_sizes_.begin(), symbol_sizes_.end(), SizeOfSymbol{-1, 0});
   for (size_t i = 0; i < inputs.size(); ++i) {
     const ValueInfo& info = inputs_[i];
@@ -246,7 +246,7 @@ void Stage::run(std::span<const ValueRef> inputs, OutputPlaces& places, size_t p
   check_terminate(options ? &options->terminate : nullptr);
   check_inputs(inputs);
   require(places_count == output_names_.size(), ErrorCode::kInvalidArgument, "the ", what_, " gives ",
-          output_names_.size(), " outputs, but the caller provided room for ", places_count);
+          counted(output_names_.size(), "output"), ", but the caller provided room for ", places_count);
   const ThreadScope threads(threads_);
   const SessionWaiting::Scope waiting = waiting_.scope();
   const DenormalsAsZero denormals(flush_denormals_);

@@ -32,8 +32,8 @@ Tensor read_parameter(const adapter::Parameter& from, size_t& bytes_left) {
     fits = fits && dim >= 0 && !__builtin_mul_overflow(count, static_cast<size_t>(dim), &count);
   const size_t found = from.raw_data() == nullptr ? 0 : from.raw_data()->size();
   require(fits && count <= 8 * kLargest && bytes_of(dtype, static_cast<int64_t>(count)) == found,
-          ErrorCode::kFail, "its ", found, " bytes do not fit its type and shape, ", to_string(dtype),
-          to_string(shape));
+          ErrorCode::kFail, "its ", counted(found, "byte"), agreeing(found, " does", " do"),
+          " not fit its type and shape, ", to_string(dtype), to_string(shape));
   require(found <= bytes_left, ErrorCode::kFail, "its data are shared with other parameters");
   bytes_left -= found;
   Tensor tensor(dtype, shape);
@@ -46,7 +46,8 @@ Tensor read_parameter(const adapter::Parameter& from, size_t& bytes_left) {
 Adapter parse(const uint8_t* data, size_t bytes) {
   if (bytes < kSmallest || !adapter::AdapterBufferHasIdentifier(data))
     fail(ErrorCode::kFail, "expected an adapter (identifier TORT), found ", describe_content(data, bytes));
-  require(bytes <= kLargest, ErrorCode::kFail, "it has ", bytes, " bytes, more than an adapter can have");
+  require(bytes <= kLargest, ErrorCode::kFail, "it has ", counted(bytes, "byte"),
+          ", more than an adapter can have");
   // Numbers are read in place, so the data must be at an aligned address.
   std::unique_ptr<uint64_t[]> copy;
   if (reinterpret_cast<uintptr_t>(data) % sizeof(uint64_t) != 0) {
@@ -59,7 +60,7 @@ Adapter parse(const uint8_t* data, size_t bytes) {
   require(adapter::VerifyAdapterBuffer(verifier), ErrorCode::kFail,
           "the file is truncated or damaged: it has the identifier of an adapter, but its structure is not "
           "valid (",
-          bytes, " bytes)");
+          counted(bytes, "byte"), ")");
   const adapter::Adapter& root = *adapter::GetAdapter(data);
   require(root.format_version() == kVersion, ErrorCode::kNotImplemented, "expected an adapter of version ",
           kVersion, ", found version ", root.format_version());

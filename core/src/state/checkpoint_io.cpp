@@ -88,13 +88,13 @@ const fbs::Checkpoint& verified(const std::byte* data, size_t bytes) {
   if (bytes < kSmallest || !fbs::CheckpointBufferHasIdentifier(begin))
     fail(ErrorCode::kFail, "expected a checkpoint file (identifier ODTC), found ",
          describe_content(data, bytes));
-  require(bytes <= CheckpointIo::kLargestFile, ErrorCode::kFail, "it has ", bytes,
-          " bytes, more than a checkpoint file can have (", CheckpointIo::kLargestFile, ")");
+  require(bytes <= CheckpointIo::kLargestFile, ErrorCode::kFail, "it has ", counted(bytes, "byte"),
+          ", more than a checkpoint file can have (", CheckpointIo::kLargestFile, ")");
   flatbuffers::Verifier verifier(begin, bytes, /*max_depth=*/16, /*max_tables=*/50'000'000);
   require(fbs::VerifyCheckpointBuffer(verifier), ErrorCode::kFail,
           "the file is truncated or damaged: it has the identifier of a checkpoint, but its structure is not "
           "valid (",
-          bytes, " bytes)");
+          counted(bytes, "byte"), ")");
   const fbs::Checkpoint& root = *fbs::GetCheckpoint(begin);
   require(root.version() == kVersion, ErrorCode::kFail, "expected a checkpoint of version ", kVersion,
           ", found version ", root.version());
@@ -165,8 +165,8 @@ class StateReader {
   std::optional<OptimizerState> optimizer(std::vector<Parameter>& parameters) {
     const size_t groups = count(root_.optimizer_groups());
     if (groups == 0) return std::nullopt;
-    require(groups == 1, ErrorCode::kNotImplemented, "it holds ", groups,
-            " groups of optimizer state; one is supported");
+    require(groups == 1, ErrorCode::kNotImplemented, "it holds ", counted(groups, "group"),
+            " of optimizer state; one is supported");
     const fbs::OptimizerGroup& group = *root_.optimizer_groups()->Get(0);
     const std::string name = text_of(group.group_name(), "name of the optimizer group");
     require(name == kGroup, ErrorCode::kNotImplemented, "its optimizer group should be named \"", kGroup,
@@ -179,8 +179,8 @@ class StateReader {
     const size_t states = count(group.optimizer_states());
     size_t trainable = 0;
     for (const Parameter& parameter : parameters) trainable += parameter.trainable ? 1 : 0;
-    require(states == 0 || states == trainable, ErrorCode::kFail, "it holds optimizer state of ", states,
-            " parameters, but ", trainable, " are trainable");
+    require(states == 0 || states == trainable, ErrorCode::kFail, "it holds optimizer state of ",
+            counted(states, "parameter"), ", but ", trainable, " are trainable");
     std::unordered_set<std::string> seen;
     size_t expected = 0;  // moments of a parameter
     for (size_t i = 0; i < states; ++i) {
@@ -195,7 +195,7 @@ class StateReader {
       parameter.moments = momentums(state, parameter, count(group.state_names()) > 0);
       if (i == 0) expected = parameter.moments.size();
       require(parameter.moments.size() == expected, ErrorCode::kFail, "parameter \"", owner, "\" has ",
-              parameter.moments.size(), " moments, others have ", expected);
+              counted(parameter.moments.size(), "moment"), ", others have ", expected);
     }
     OptimizerState state;
     state.step = group.step();
@@ -207,8 +207,8 @@ class StateReader {
       state.state_names.push_back(text_of(group.state_names()->Get(static_cast<flatbuffers::uoffset_t>(i)),
                                           "name of an optimizer state"));
     require(states == 0 || state.state_names.empty() || state.state_names.size() == expected,
-            ErrorCode::kFail, "it names ", state.state_names.size(),
-            " optimizer states, but its parameters have ", expected);
+            ErrorCode::kFail, "it names ", counted(state.state_names.size(), "optimizer state"),
+            ", but its parameters have ", expected);
     // Files without names are of AdamW or plain SGD, or of onnxruntime.
     if (state.state_names.empty() && expected == kAdamWStates.size())
       state.state_names.assign(kAdamWStates.begin(), kAdamWStates.end());
@@ -334,7 +334,7 @@ class StateReader {
     const size_t found = count(tensor.raw_data());
     if (nominal) {
       require(found == 0 && tensor.external_data_offset() < 0, ErrorCode::kFail, what,
-              ": a nominal checkpoint has no values, found ", found, " bytes");
+              ": a nominal checkpoint has no values, found ", counted(found, "byte"));
       return Tensor(dtype, shape.empty() ? kUnknownShape : shape, nullptr);
     }
     const std::byte* data = nullptr;
@@ -343,8 +343,8 @@ class StateReader {
               ": its data is in a second file, but the checkpoint declares none");
       const auto offset = static_cast<size_t>(tensor.external_data_offset());
       require(offset <= data_file_->size() && bytes <= data_file_->size() - offset, ErrorCode::kFail, what,
-              ": expected ", bytes, " bytes at offset ", offset, " of the data file, which has ",
-              data_file_->size(), " bytes");
+              ": expected ", counted(bytes, "byte"), " at offset ", offset, " of the data file, which has ",
+              counted(data_file_->size(), "byte"));
       data = data_file_->data() + offset;
       // Tensors do not share bytes, so their total size cannot exceed the file's.
       require(bytes <= data_bytes_left_, ErrorCode::kFail, what,
@@ -352,7 +352,7 @@ class StateReader {
       data_bytes_left_ -= bytes;
     } else {
       require(found == bytes, ErrorCode::kFail, what, ": ", to_string(dtype), to_string(shape), " needs ",
-              bytes, " bytes, found ", found);
+              counted(bytes, "byte"), ", found ", found);
       if (bytes > 0) data = reinterpret_cast<const std::byte*>(tensor.raw_data()->data());
       require(bytes <= bytes_left_, ErrorCode::kFail, what, ": its data overlap the data of another tensor");
       bytes_left_ -= bytes;

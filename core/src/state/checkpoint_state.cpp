@@ -151,7 +151,7 @@ void CheckpointState::require_alike(const CheckpointState& source) const {
   require_values(doing, "the parameter states");
   source.require_values(doing, "the parameter states");
   require(parameters_.size() == source.parameters_.size(), ErrorCode::kInvalidArgument, doing, ": expected ",
-          parameters_.size(), " parameters, found ", source.parameters_.size());
+          counted(parameters_.size(), "parameter"), ", found ", source.parameters_.size());
   for (const Parameter& p : parameters_) {
     const Parameter& other = source.parameter(p.name);
     const auto described = [](const Parameter& of) {
@@ -242,7 +242,7 @@ void CheckpointState::walk_buffer(const Tensor& buffer, bool trainable_only, con
   const int64_t size = parameters_size(trainable_only);
   const DType dtype = wanted.empty() ? buffer.dtype() : parameters_type(trainable_only, doing);
   require(buffer.dtype() == dtype && buffer.size() == size, ErrorCode::kInvalidArgument, doing,
-          ": the buffer should hold ", size, " elements of type ", to_string(dtype), " (",
+          ": the buffer should hold ", counted(size, "element"), " of type ", to_string(dtype), " (",
           trainable_only ? "trainable" : "all", " parameters), found ", buffer.size(), " of type ",
           to_string(buffer.dtype()));
   // Parameters stored end to end are copied together. Those of a nominal state are not stored yet.
@@ -340,7 +340,7 @@ std::vector<const Parameter*> CheckpointState::gradient_order(const Tensor& buff
   const DType dtype = gradients_type(doing);
   const int64_t size = parameters_size(true);
   require(buffer.dtype() == dtype && buffer.size() == size, ErrorCode::kInvalidArgument, doing,
-          ": expected a buffer of ", size, " elements of type ", to_string(dtype),
+          ": expected a buffer of ", counted(size, "element"), " of type ", to_string(dtype),
           " (the trainable parameters), found ", buffer.size(), " of type ", to_string(buffer.dtype()));
   return order;
 }
@@ -557,9 +557,9 @@ void CheckpointState::make_moments(int count, const CopyBytes& copy, const Momen
   for (const Parameter& parameter : parameters_)
     require(!parameter.trainable || parameter.moments.empty() ||
                 parameter.moments.size() == static_cast<size_t>(count),
-            ErrorCode::kInvalidArgument, "the checkpoint's optimizer state has ", parameter.moments.size(),
-            " moments for each parameter, but the optimizer keeps ", count,
-            "; it was created with another optimizer. To switch, save it without optimizer state");
+            ErrorCode::kInvalidArgument, "the checkpoint's optimizer state has ",
+            counted(parameter.moments.size(), "moment"), " for each parameter, but the optimizer keeps ",
+            count, "; it was created with another optimizer. To switch, save it without optimizer state");
   if (moment_arenas_.size() != static_cast<size_t>(count)) {
     std::vector<Tensor> arenas;
     std::vector<Places> places;

@@ -144,5 +144,5 @@ def test_label_encoder() -> None:
         "keys are string, but the input is",
     )
     check_rejected(
-        ml("LabelEncoder", {"keys_int64s": keys, "values_int64s": [1]}), [x], "3 keys and 1 values"
+        ml("LabelEncoder", {"keys_int64s": keys, "values_int64s": [1]}), [x], "3 keys and 1 value,"
     )

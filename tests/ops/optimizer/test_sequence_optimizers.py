@@ -225,7 +225,7 @@ def test_lamb_rejects_what_it_cannot_do() -> None:
     )
     start = [None, None, None, np.array([0.1]), None]
     check_rejected(
-        op, [*start, w, w, w, w, None, w, w, w, w], "'alpha' has 1 values, expected one for each group"
+        op, [*start, w, w, w, w, None, w, w, w, w], "'alpha' has 1 value, expected one for each group"
     )
     check_rejected(
         op, [*start, w, w, w], "input 8 is missing: a group has weights, gradients and two moments"

@@ -23,5 +23,5 @@ def test_center_crop_pad_of_some_axes_and_of_integers() -> None:
     op = Op("CenterCropPad", {"axes": (-2,)}, opset=18)
     check_forward(op, [np.arange(24).reshape(2, 3, 4), np.array([6])], constants=(1,))
     check_gradient(op, [uniform(2, 3, 2), np.array([6])], constants=(1,))
-    check_rejected(op, [uniform(2, 3), np.array([1, 2])], "each of 1 axes", constants=(1,))
+    check_rejected(op, [uniform(2, 3), np.array([1, 2])], "each of 1 axis", constants=(1,))
     check_rejected(op, [uniform(2, 3), np.array([-1])], "negative", constants=(1,))

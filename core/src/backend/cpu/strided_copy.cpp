@@ -169,7 +169,7 @@ StridedCopy::StridedCopy(size_t width, const Shape& dims, const View& source, co
   const size_t rank = dims.size();
   require(source.strides.size() == rank && target.strides.size() == rank, ErrorCode::kRuntimeException,
           "a strided copy of rank ", rank, " was given ", source.strides.size(), " and ",
-          target.strides.size(), " strides");
+          counted(target.strides.size(), "stride"));
   if (element_count(dims) == 0) return;
   source_offset_ = source.offset * width_;
   target_offset_ = target.offset * width_;
@@ -181,8 +181,8 @@ StridedCopy::StridedCopy(size_t width, const Shape& dims, const View& source, co
   }
   merge();
   plan();
-  require(loops_.size() <= kMaxLoops, ErrorCode::kNotImplemented, "a copy over ", loops_.size(),
-          " dimensions is not supported");
+  require(loops_.size() <= kMaxLoops, ErrorCode::kNotImplemented, "a copy over ",
+          counted(loops_.size(), "dimension"), " is not supported");
   for (const Loop& loop : loops_) units_ *= loop.dim;
 }
 

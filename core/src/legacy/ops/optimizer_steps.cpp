@@ -287,8 +287,8 @@ constexpr size_t kFirst = 5, kGroup = 5;  // inputs of the whole node, and of a 
 size_t lamb_groups(const NodeContext& c) {
   const size_t count = c.input_count();
   const size_t groups = count <= kFirst ? 0 : (count - kFirst + kGroup - 1) / kGroup;
-  c.expect(groups >= 1 && groups <= 1024, "it has ", count,
-           " inputs, expected 5 and then 1 to 1024 groups of 5");
+  c.expect(groups >= 1 && groups <= 1024, "it has ", counted(count, "input"),
+           ", expected 5 and then 1 to 1024 groups of 5");
   return groups;
 }
 
@@ -317,8 +317,8 @@ float of_group(const NodeContext& c, const char* name, size_t group, float other
   if (found == c.node().attributes.end()) return otherwise;
   const auto* all = std::get_if<std::vector<float>>(&found->second);
   c.expect(all != nullptr, "attribute '", name, "' must be a list of floats");
-  c.expect(group < all->size(), "attribute '", name, "' has ", all->size(),
-           " values, expected one for each group of weights");
+  c.expect(group < all->size(), "attribute '", name, "' has ", counted(all->size(), "value"),
+           ", expected one for each group of weights");
   return (*all)[group];
 }
 

@@ -46,8 +46,8 @@ class R2Counts : public MetricCounts {
     if (prediction.size() == 0) return;
     const auto columns = static_cast<size_t>(prediction.size() / shape[0]);
     require(counted_.rows == 0 || counted_.mean.size() == columns, ErrorCode::kInvalidArgument, "metric ",
-            batch.metric, ": expected ", counted_.mean.size(),
-            " numbers in each row as in earlier batches, found ", columns);
+            batch.metric, ": expected ", counted(counted_.mean.size(), "number"),
+            " in each row as in earlier batches, found ", columns);
     Columns of_batch(columns);
     of_batch.rows = static_cast<double>(shape[0]);
     with_numbers(prediction, [&](const auto* x) {
@@ -58,8 +58,8 @@ class R2Counts : public MetricCounts {
   void merge(const MetricCounts& other) override {
     const Columns& more = static_cast<const R2Counts&>(other).counted_;
     require(counted_.rows == 0 || more.rows == 0 || counted_.mean.size() == more.mean.size(),
-            ErrorCode::kInvalidArgument, "metric r2: expected ", counted_.mean.size(),
-            " numbers in each row in both parts, found ", more.mean.size());
+            ErrorCode::kInvalidArgument, "metric r2: expected ", counted(counted_.mean.size(), "number"),
+            " in each row in both parts, found ", more.mean.size());
     counted_.add(more);
   }
   Tensor result() override {

@@ -39,7 +39,7 @@ HeadsView heads_of(const NodeContext& c, const Shape& shape, const char* what, c
            " must have shape [batch, heads, positions, size] or [batch, positions, heads * size], found ",
            to_string(shape));
   c.expect(count > 0 && count <= shape[2] && shape[2] % count == 0, "attribute ", name, " must divide the ",
-           shape[2], " elements of ", what, " ", to_string(shape), ", found ", count);
+           counted(shape[2], "element"), " of ", what, " ", to_string(shape), ", found ", count);
   const int64_t size = shape[2] / count;
   return {shape[0], count, shape[1], size, rows_first(count, shape[1], size)};
 }
@@ -49,8 +49,8 @@ Attention read_attention(const NodeContext& c, const HeadsView& q, const HeadsVi
   c.expect(k.rows == v.rows, "there must be as many values as keys, found ", v.rows, " and ", k.rows);
   c.expect(k.heads == v.heads, "keys and values must have the same number of heads, found ", k.heads, " and ",
            v.heads);
-  c.expect(k.heads > 0 && q.heads % k.heads == 0, "the number of heads of the keys must divide the ", q.heads,
-           " heads of the queries, found ", k.heads);
+  c.expect(k.heads > 0 && q.heads % k.heads == 0, "the number of heads of the keys must divide the ",
+           counted(q.heads, "head"), " of the queries, found ", k.heads);
   c.expect(k.batch == q.batch && v.batch == q.batch,
            "queries, keys and values must have the same batch size, found ", q.batch, ", ", k.batch, " and ",
            v.batch);
@@ -112,7 +112,7 @@ void expect_lengths(const NodeContext& c, size_t i, const Attention& a) {
 void check_lengths(const std::string& label, const int64_t* lengths, const Attention& a) {
   for (int64_t i = 0; lengths && i < a.batch; ++i)
     require(lengths[i] >= 0 && lengths[i] <= a.keys, ErrorCode::kInvalidArgument, label, ": sample ", i,
-            " has ", lengths[i], " keys, expected 0 to ", a.keys);
+            " has ", counted(lengths[i], "key"), ", expected 0 to ", a.keys);
 }
 
 namespace {
@@ -383,7 +383,7 @@ std::vector<int64_t> order_of(const NodeContext& c, const char* name, size_t ran
       (rank == 3 || rank == 4) && std::is_permutation(order.begin(), order.end(), plain.begin(), plain.end()),
       "attribute ", name,
       " must be a permutation of the operand's axes, of which there must be 3 or 4; found ", to_string(order),
-      " for an operand of ", rank, " axes");
+      " for an operand of ", counted(rank, "axis"));
   return order;
 }
 

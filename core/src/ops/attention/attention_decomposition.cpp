@@ -80,8 +80,8 @@ void decompose_attention_gradient(DecompositionContext& e) {
   const Heads of_q(e, e.x(1), "q_num_heads"), of_k(e, e.x(2), "kv_num_heads"),
       of_v(e, e.x(3), "kv_num_heads");
   if (of_q.heads % of_k.heads != 0 || of_k.heads != of_v.heads)
-    e.reject(concat("keys and values must have the same number of heads, a divisor of the ", of_q.heads,
-                    " heads of the queries; found ", of_k.heads, " and ", of_v.heads));
+    e.reject(concat("keys and values must have the same number of heads, a divisor of the ",
+                    counted(of_q.heads, "head"), " of the queries; found ", of_k.heads, " and ", of_v.heads));
   if (e.has_x(kMask) && node.int_or("padded_mask", 0) != 0) {
     const auto mask = e.dims(e.x(kMask));
     if (!mask || mask->empty() || !mask->back().same((*e.dims(e.x(2)))[of_k.rank == 4 ? 2 : 1]))

@@ -54,13 +54,13 @@ LinearAttention read(const NodeContext& c, size_t first) {
     const Shape& shape = c.shape(first + kDecay);
     a.decays = shape.size() == 3 && shape[2] == a.kv_heads * a.size ? a.size : 1;
     c.expect(shape == Shape{a.batch, a.tokens, a.kv_heads * a.decays}, "decay must have ", a.kv_heads, " or ",
-             a.kv_heads * a.size, " values per token, found shape ", to_string(shape));
+             counted(a.kv_heads * a.size, "value"), " per token, found shape ", to_string(shape));
   }
   if (a.delta) {
     const Shape& shape = c.shape(first + kRate);
     a.rates = shape.size() == 3 && shape[2] == a.kv_heads ? a.kv_heads : 1;
-    c.expect(shape == Shape{a.batch, a.tokens, a.rates}, "beta must have 1 or ", a.kv_heads,
-             " values per token, found shape ", to_string(shape));
+    c.expect(shape == Shape{a.batch, a.tokens, a.rates}, "beta must have 1 or ", counted(a.kv_heads, "value"),
+             " per token, found shape ", to_string(shape));
   }
   for (size_t i = first; i < first + 6; ++i)
     c.expect(!c.has_input(i) || c.dtype(i) == a.dtype, "its inputs must have the same type, found ",

@@ -30,8 +30,8 @@ struct Heads {
       position_step = size;
     } else {
       heads = c.node().int_or("num_heads", 0);
-      c.expect(heads >= 1 && heads <= x[2] && x[2] % heads == 0, "attribute num_heads must divide the ", x[2],
-               " elements of its input ", to_string(x), ", found ", heads);
+      c.expect(heads >= 1 && heads <= x[2] && x[2] % heads == 0, "attribute num_heads must divide the ",
+               counted(x[2], "element"), " of its input ", to_string(x), ", found ", heads);
       positions = x[1];
       size = x[2] / heads;
       head_step = size;

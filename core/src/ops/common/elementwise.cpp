@@ -34,7 +34,8 @@ Shape operand_shape(const NodeContext& c, size_t i, bool slopes) {
 }
 
 Shape broadcast_inputs(const NodeContext& c, size_t first, bool slopes) {
-  c.expect(c.input_count() > first, "it needs at least ", first + 1, " inputs, found ", c.input_count());
+  c.expect(c.input_count() > first, "it needs at least ", counted(first + 1, "input"), ", found ",
+           c.input_count());
   Shape out = c.shape(0);
   for (size_t i = 0; i < c.input_count(); ++i) {
     if (i >= first)

@@ -22,16 +22,21 @@ DType index_type(const NodeContext& c, size_t i) {
   return type;
 }
 
-void reject_index(const std::string& label, int64_t value, int64_t position, int64_t dim) {
+void reject_index(const std::string& label, int64_t value, int64_t position, int64_t dim,
+                  const IndexNames* names) {
+  if (dim > 0 && names != nullptr)
+    fail(ErrorCode::kInvalidArgument, label, ": index ", value, " at position ", position,
+         " of the indices '", names->indices, "' is outside [", -dim, ", ", dim - 1, "]: '", names->data,
+         "' has ", counted(dim, "row"));
   fail(ErrorCode::kInvalidArgument, label, ": index ", value, " at position ", position,
        dim > 0 ? concat(" of the indices is outside [", -dim, ", ", dim - 1, "]")
                : " of the indices refers to an axis without elements");
 }
 
 void resolve_indices(const std::string& label, DType type, const void* indices, int64_t n, int64_t dim,
-                     int64_t* positions) {
+                     int64_t* positions, const IndexNames* names) {
   visit_indices(type, indices, [&](const auto* given) {
-    check_indices(label, given, n, dim);
+    check_indices(label, given, n, dim, names);
     parallel_for(n, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) positions[i] = from_front(given[i], dim);
     });
@@ -105,7 +110,7 @@ Tuples tuples_of(const NodeContext& c, const Shape& data, const Shape& indices, 
            " must be smaller than the ranks of data ", to_string(data), " and indices ", to_string(indices));
   const size_t b = static_cast<size_t>(batch_dims);
   c.expect(std::equal(data.begin(), data.begin() + batch_dims, indices.begin()), "data ", to_string(data),
-           " and indices ", to_string(indices), " differ in the first ", batch_dims, " dimensions");
+           " and indices ", to_string(indices), " differ in the first ", counted(batch_dims, "dimension"));
   const int64_t length = indices.back();
   c.expect(length >= 0 && length <= data_rank - batch_dims, "index tuples of length ", length,
            " are longer than data of shape ", to_string(data), " allows");

@@ -14,14 +14,21 @@ namespace ortrain {
 // The type of the indices at input i; rejects the node unless it is int32 or int64.
 DType index_type(const NodeContext& c, size_t i);
 
+// The names of the indices of a node and of the data whose first axis they index, for messages.
+struct IndexNames {
+  std::string indices, data;
+};
+
 // Throws the error for an index out of range. `position` is the position of the index in the flattened index
 // tensor.
-[[noreturn]] void reject_index(const std::string& label, int64_t value, int64_t position, int64_t dim);
+[[noreturn]] void reject_index(const std::string& label, int64_t value, int64_t position, int64_t dim,
+                               const IndexNames* names = nullptr);
 
 // Throws at the first of the n indices outside [-size, size). Kernels check before they use an index: nothing
 // may throw inside a parallel region.
 template <typename I>
-void check_indices(const std::string& label, const I* indices, int64_t n, int64_t dim) {
+void check_indices(const std::string& label, const I* indices, int64_t n, int64_t dim,
+                   const IndexNames* names = nullptr) {
   std::atomic<bool> good{true};
   parallel_for(n, 1, [&](int64_t begin, int64_t end) {
     bool inside = true;
@@ -31,7 +38,7 @@ void check_indices(const std::string& label, const I* indices, int64_t n, int64_
   if (good.load(std::memory_order_relaxed)) [[likely]]
     return;
   for (int64_t i = 0; i < n; ++i)
-    if (indices[i] < -dim || indices[i] >= dim) reject_index(label, indices[i], i, dim);
+    if (indices[i] < -dim || indices[i] >= dim) reject_index(label, indices[i], i, dim, names);
 }
 
 // An index counted from the front.
@@ -43,7 +50,7 @@ int64_t from_front(I index, int64_t dim) {
 // Checks n indices of type int32 or int64, as check_indices() does, and converts them to counts from the
 // front.
 void resolve_indices(const std::string& label, DType type, const void* indices, int64_t n, int64_t dim,
-                     int64_t* positions);
+                     int64_t* positions, const IndexNames* names = nullptr);
 
 // Memory for n resolved indices.
 inline Slot positions_scratch(KernelContext& c, int64_t n) {

@@ -26,7 +26,8 @@ struct Weights {
       : n(rows), k(columns), block(block_size), bits(c.node().int_or("bits", 4)) {
     c.expect(n > 0 && k > 0, "its weights must have rows and columns, found ", n, " and ", k);
     c.expect(block <= INT32_MAX && k <= INT32_MAX && checked_product({n, k + block, 8}).has_value(),
-             "its weights are too large: ", n, " rows of ", k, " columns in blocks of ", block);
+             "its weights are too large: ", counted(n, "row"), " of ", counted(k, "column"), " in blocks of ",
+             block);
     c.expect(block >= 16 && (block & (block - 1)) == 0,
              "block_size must be a power of two and at least 16, found ", block);
     blocks = (k + block - 1) / block;
@@ -38,7 +39,7 @@ template <typename T>
 using Unpack = std::function<void(const Frame&, int64_t row, int64_t count, T* to)>;
 
 inline void expect_size(const NodeContext& c, size_t i, const char* what, int64_t size) {
-  c.expect(c.size(i) == size, what, " must hold ", size, " values, found ", to_string(c.shape(i)));
+  c.expect(c.size(i) == size, what, " must hold ", counted(size, "value"), ", found ", to_string(c.shape(i)));
 }
 
 // Codes, scales and zero points of rows of k values, in inputs that are optional from the third on.
@@ -55,14 +56,14 @@ inline void check_packed(const NodeContext& c, const PackedInputs& at, const Wei
       expect_size(c, at.zero_points, "zero_points", w.n * ((w.blocks * w.bits + 7) / 8));
     else
       c.expect(c.dtype(at.zero_points) == c.dtype(at.scales) && c.size(at.zero_points) == w.n * w.blocks,
-               "zero_points must be packed in uint8, or be ", w.n * w.blocks,
-               " values of the type of the scales, ", to_string(c.dtype(at.scales)), "; found ",
+               "zero_points must be packed in uint8, or be ", counted(w.n * w.blocks, "value"),
+               " of the type of the scales, ", to_string(c.dtype(at.scales)), "; found ",
                to_string(c.dtype(at.zero_points)), to_string(c.shape(at.zero_points)));
   }
   if (c.has_input(at.group_index))
     c.expect(c.dtype(at.group_index) == DType::kInt32 &&
                  (c.size(at.group_index) == w.k || c.size(at.group_index) == w.blocks * w.block),
-             "g_idx must hold ", w.k, " int32 values, found ", to_string(c.dtype(at.group_index)),
+             "g_idx must hold ", counted(w.k, "int32 value"), ", found ", to_string(c.dtype(at.group_index)),
              to_string(c.shape(at.group_index)));
 }
 

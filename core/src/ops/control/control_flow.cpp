@@ -18,8 +18,8 @@ const Graph& subgraph_of(const Node& node, const std::string& attribute) {
 std::string body_fault(const Node& node, size_t inputs, size_t outputs) {
   const Graph& body = subgraph_of(node, "body");
   if (body.inputs.size() == inputs && body.outputs.size() >= outputs) return "";
-  return concat("its body must have ", inputs, " inputs and at least ", outputs, " outputs, found ",
-                body.inputs.size(), " and ", body.outputs.size());
+  return concat("its body must have ", counted(inputs, "input"), " and at least ", counted(outputs, "output"),
+                ", found ", body.inputs.size(), " and ", body.outputs.size());
 }
 
 ValueInfo either(const ValueInfo& a, const ValueInfo& b) {
@@ -46,7 +46,8 @@ CarriedTypes carried_types(TypeContext& c, const std::string& attribute, std::ve
   for (int round = 0; round <= kRounds; ++round) {
     types.results = c.body(attribute, inputs);
     require(types.results.size() >= first_result + count, ErrorCode::kInvalidGraph, c.node().label(),
-            ": its body must have at least ", first_result + count, " outputs, found ", types.results.size());
+            ": its body must have at least ", counted(first_result + count, "output"), ", found ",
+            types.results.size());
     types.carried.clear();
     bool settled = true;
     for (size_t k = 0; k < count; ++k) {

@@ -36,8 +36,8 @@ void run(DynamicContext& c) {
   const char* taken = *condition.data<bool>() ? "then_branch" : "else_branch";
   const Graph& branch = subgraph_of(c.node(), taken);
   c.expect(branch.inputs.empty() && branch.outputs.size() >= c.output_count(), "the graph '", taken,
-           "' must have no inputs and ", c.output_count(), " outputs, found ", branch.inputs.size(), " and ",
-           branch.outputs.size());
+           "' must have no inputs and ", counted(c.output_count(), "output"), ", found ",
+           branch.inputs.size(), " and ", branch.outputs.size());
   Places places(c);
   c.run_body(taken, {}, places, -1);
 }
@@ -106,8 +106,8 @@ std::string subgraph_fault(const Node& node, int64_t) {
   for (const char* name : {"then_branch", "else_branch"}) {
     const Graph& branch = subgraph_of(node, name);
     if (!branch.inputs.empty() || branch.outputs.size() < node.outputs.size())
-      return concat("the graph '", name, "' must have no inputs and ", node.outputs.size(),
-                    " outputs, found ", branch.inputs.size(), " and ", branch.outputs.size());
+      return concat("the graph '", name, "' must have no inputs and ", counted(node.outputs.size(), "output"),
+                    ", found ", branch.inputs.size(), " and ", branch.outputs.size());
   }
   return "";
 }

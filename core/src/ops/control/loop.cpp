@@ -92,11 +92,11 @@ void run(DynamicContext& c) {
   const Graph& body = subgraph_of(c.node(), "body");
   c.expect(c.input_count() >= kCarried, "it must have inputs for the trip count and the condition");
   const size_t carried = c.input_count() - kCarried;
-  c.expect(body.inputs.size() == kCarried + carried, "its body must have ", kCarried + carried,
-           " inputs, found ", body.inputs.size());
+  c.expect(body.inputs.size() == kCarried + carried, "its body must have ",
+           counted(kCarried + carried, "input"), ", found ", body.inputs.size());
   c.expect(body.outputs.size() > carried && body.outputs.size() - 1 >= c.output_count(),
-           "its body must have at least ", std::max(carried, c.output_count()) + 1, " outputs, found ",
-           body.outputs.size());
+           "its body must have at least ", counted(std::max(carried, c.output_count()) + 1, "output"),
+           ", found ", body.outputs.size());
   const size_t stacks = body.outputs.size() - 1 - carried;
   const int64_t most = c.single_value_or<int64_t>(0, INT64_MAX);
   bool goes_on = c.single_value_or<bool>(1, true);

@@ -28,8 +28,8 @@ Counts counts_of(const Node& node, int64_t opset) {
           ": attribute 'num_scan_inputs' should be between 1 and the number of inputs, found ", scanned);
   const size_t states = node.inputs.size() - static_cast<size_t>(scanned) - first;
   const size_t given = subgraph_of(node, "body").outputs.size();
-  require(given >= states, ErrorCode::kInvalidGraph, node.label(), ": its body must have at least ", states,
-          " outputs, found ", given);
+  require(given >= states, ErrorCode::kInvalidGraph, node.label(), ": its body must have at least ",
+          counted(states, "output"), ", found ", given);
   return {first, states, static_cast<size_t>(scanned), given - states};
 }
 
@@ -250,8 +250,8 @@ void run_batched(DynamicContext& c) {
   const Node& node = c.node();
   const Counts n = counts_of(node, c.opset());
   const Graph& body = subgraph_of(node, "body");
-  c.expect(body.inputs.size() == n.states + n.scanned, "its body must have ", n.states + n.scanned,
-           " inputs, found ", body.inputs.size());
+  c.expect(body.inputs.size() == n.states + n.scanned, "its body must have ",
+           counted(n.states + n.scanned, "input"), ", found ", body.inputs.size());
   c.expect(c.rank(n.first + n.states) >= 2, "scanned inputs must have a batch axis and a sequence axis");
   const int64_t batch = c.shape(n.first + n.states)[0], length = c.shape(n.first + n.states)[1];
   for (size_t i = n.first; i < node.inputs.size(); ++i) {
@@ -263,8 +263,8 @@ void run_batched(DynamicContext& c) {
   }
   std::vector<int64_t> lengths(static_cast<size_t>(batch), length);
   if (c.has_input(0)) lengths = c.in(0).to_int64();
-  c.expect(lengths.size() == static_cast<size_t>(batch), "input 0 must have ", batch, " lengths, found ",
-           lengths.size());
+  c.expect(lengths.size() == static_cast<size_t>(batch), "input 0 must have ", counted(batch, "length"),
+           ", found ", lengths.size());
 
   // Element b of a batch, or step t of that element.
   const auto part = [](const Tensor& all, int64_t b, int64_t t, size_t axes) {
@@ -307,10 +307,10 @@ void run(DynamicContext& c) {
   const Node& node = c.node();
   const Graph& body = subgraph_of(node, "body");
   const Counts n = counts_of(node, c.opset());
-  c.expect(body.inputs.size() == node.inputs.size(), "its body must have ", node.inputs.size(),
-           " inputs, found ", body.inputs.size());
-  c.expect(body.outputs.size() >= c.output_count(), "its body must have at least ", c.output_count(),
-           " outputs, found ", body.outputs.size());
+  c.expect(body.inputs.size() == node.inputs.size(), "its body must have ",
+           counted(node.inputs.size(), "input"), ", found ", body.inputs.size());
+  c.expect(body.outputs.size() >= c.output_count(), "its body must have at least ",
+           counted(c.output_count(), "output"), ", found ", body.outputs.size());
 
   int64_t count = -1;
   std::deque<Slices> slices;

@@ -47,7 +47,7 @@ size_t position_in(const DynamicContext& c, size_t i, size_t size, size_t last, 
   const int64_t given = value.to_int64()[0], count = static_cast<int64_t>(size);
   const int64_t at = given < 0 ? given + count : given;
   c.expect(at >= 0 && at <= static_cast<int64_t>(last) && last < SIZE_MAX, "position ", given,
-           " is outside a sequence of ", size, size == 1 ? " element" : " elements");
+           " is outside a sequence of ", counted(size, "element"));
   return static_cast<size_t>(at);
 }
 

@@ -53,8 +53,8 @@ Equation read_equation(const std::string& text, const std::vector<int64_t>& rank
       terms.back() += c;
   }
   if (terms.size() != ranks.size())
-    fail_with(
-        concat("the equation '", text, "' has ", terms.size(), " terms for ", ranks.size(), " operands"));
+    fail_with(concat("the equation '", text, "' has ", counted(terms.size(), "term"), " for ",
+                     counted(ranks.size(), "operand")));
   // A term whose three dots represent `ellipsis` axes (-1: the rest of `rank`).
   const auto read_term = [&](const std::string& term, int64_t rank, int64_t ellipsis) {
     Term out;
@@ -63,8 +63,8 @@ Equation read_equation(const std::string& text, const std::vector<int64_t>& rank
     if (ellipsis < 0) {
       ellipsis = rank - letters;
       if (dots == std::string::npos ? ellipsis != 0 : ellipsis < 0)
-        fail_with(concat("the term '", term, "' of the equation '", text, "' names ", letters,
-                         " axes, but its operand has ", rank));
+        fail_with(concat("the term '", term, "' of the equation '", text, "' names ",
+                         counted(letters, "axis"), ", but its operand has ", rank));
     }
     for (size_t i = 0; i < term.size();) {
       if (i == dots) {

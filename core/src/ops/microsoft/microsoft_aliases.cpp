@@ -120,8 +120,8 @@ void unfold(DecompositionContext& e) {
   const int64_t windows = (dim.value - size) / step + 1;
   constexpr int64_t kMostPlaces = 1 << 24;
   if (windows > kMostPlaces / size)
-    e.reject(concat("its ", windows, " windows of ", size, " elements must have at most ", kMostPlaces,
-                    " elements together"));
+    e.reject(concat("its ", counted(windows, "window"), " of ", counted(size, "element"),
+                    " must have at most ", kMostPlaces, " elements together"));
   std::vector<int64_t> places;
   for (int64_t w = 0; w < windows; ++w)
     for (int64_t i = 0; i < size; ++i) places.push_back(w * step + i);

@@ -149,8 +149,8 @@ void is_all_finite(DecompositionContext& e) {
 
 void pass_through(DecompositionContext& e) {
   if (e.node().inputs.size() != e.node().outputs.size())
-    e.reject(concat("it has ", e.node().inputs.size(), " inputs and ", e.node().outputs.size(),
-                    " outputs, expected as many outputs as inputs"));
+    e.reject(concat("it has ", counted(e.node().inputs.size(), "input"), " and ",
+                    counted(e.node().outputs.size(), "output"), ", expected as many outputs as inputs"));
   for (size_t i = 0; i < e.node().inputs.size(); ++i) e.set(i, e.x(i));
 }
 
@@ -158,8 +158,8 @@ void pass_through(DecompositionContext& e) {
 // that an event could wait for has already happened.
 void pass_behind_event(DecompositionContext& e) {
   if (e.node().inputs.size() != e.node().outputs.size() + 1)
-    e.reject(concat("it has ", e.node().inputs.size(), " inputs and ", e.node().outputs.size(),
-                    " outputs, expected one more input than outputs"));
+    e.reject(concat("it has ", counted(e.node().inputs.size(), "input"), " and ",
+                    counted(e.node().outputs.size(), "output"), ", expected one more input than outputs"));
   for (size_t i = 1; i < e.node().inputs.size(); ++i) e.set(i - 1, e.x(i));
 }
 

@@ -59,8 +59,8 @@ Tensor default_value(const Node& node, DType type) {
 // The table from strings to integers or, for integer inputs, from integers to strings.
 Table two_ways(DType input, std::vector<std::string> texts, std::vector<int64_t> integers, const Node& node) {
   require(texts.size() == integers.size() && !texts.empty(), ErrorCode::kInvalidGraph, node.label(),
-          ": it has ", texts.size(), " strings and ", integers.size(),
-          " integers, expected equal numbers of both, at least 1");
+          ": it has ", counted(texts.size(), "string"), " and ", counted(integers.size(), "integer"),
+          ", expected equal numbers of both, at least 1");
   const Shape shape{static_cast<int64_t>(texts.size())};
   Tensor strings = text_tensor(std::move(texts), shape), numbers = Tensor::of(integers);
   if (input == DType::kString) return {strings, numbers, default_value(node, DType::kInt64)};
@@ -106,8 +106,8 @@ void shape(ShapeContext& c) {
   const Table table = table_of<F>(c.node(), c.dtype(0));
   c.expect(table.keys.dtype() == c.dtype(0), "its keys are ", to_string(table.keys.dtype()),
            ", but the input is ", to_string(c.dtype(0)));
-  c.expect(table.keys.size() == table.values.size(), "it has ", table.keys.size(), " keys and ",
-           table.values.size(), " values, expected one value for each key");
+  c.expect(table.keys.size() == table.values.size(), "it has ", counted(table.keys.size(), "key"), " and ",
+           counted(table.values.size(), "value"), ", expected one value for each key");
   c.output(0, table.values.dtype(), c.shape(0));
 }
 

@@ -88,7 +88,7 @@ std::vector<int64_t> vector_lengths(const NodeContext& c) {
   if (lengths.empty())
     for (size_t i = 0; i < c.input_count(); ++i) lengths.push_back(c.rank(i) > 0 ? c.shape(i).back() : 1);
   c.expect(lengths.size() == c.input_count(), "inputdimensions ", to_string(lengths),
-           " must have a value for each of the ", c.input_count(), " inputs");
+           " must have a value for each of the ", counted(c.input_count(), "input"));
   return lengths;
 }
 
@@ -139,7 +139,7 @@ void vectorize_gradient(GradientContext& g) {
   const std::vector<int64_t> lengths = g.node().ints_or("inputdimensions", {});
   if (!lengths.empty() && lengths.size() != g.node().inputs.size())
     g.reject(concat("inputdimensions ", to_string(lengths), " must have a value for each of the ",
-                    g.node().inputs.size(), " inputs"));
+                    counted(g.node().inputs.size(), "input")));
   for (const int64_t length : lengths)
     if (length < 0 || length > INT32_MAX)
       g.reject(concat("inputdimensions must be in [0, ", INT32_MAX, "], found ", length));
@@ -182,7 +182,7 @@ struct Imputed {
                   count = static_cast<int64_t>(values.size());
     c.expect(count == 1 || count == features, "attribute ",
              floating ? "imputed_value_floats" : "imputed_value_int64s",
-             " must have one value, or one for each of ", features, " features, found ", count);
+             " must have one value, or one for each of ", counted(features, "feature"), ", found ", count);
   }
 };
 
@@ -356,7 +356,7 @@ std::vector<float> scaler_numbers(const NodeContext& c, const char* name, float 
   if (values.empty()) values.push_back(otherwise);
   const int64_t count = static_cast<int64_t>(values.size()), features = c.rank(0) > 0 ? c.shape(0).back() : 1;
   c.expect(count == 1 || count == features, "attribute ", name, " must have one value, or one for each of ",
-           features, " features, found ", count);
+           counted(features, "feature"), ", found ", count);
   return values;
 }
 

@@ -28,23 +28,24 @@ struct Linear {
         labels(c, "classlabels_ints"),
         transform(read_post_transform(c)) {
     const int64_t count = static_cast<int64_t>(weights.size());
-    c.expect(rows.features > 0 && count > 0 && count % rows.features == 0, "its ", count,
-             " coefficients are not a multiple of the ", rows.features, " features");
+    c.expect(rows.features > 0 && count > 0 && count % rows.features == 0, "its ",
+             counted(count, "coefficient"), agreeing(count, " is", " are"), " not a multiple of the ",
+             counted(rows.features, "feature"));
     scores = count / rows.features;
     if (bias.empty()) bias.assign(static_cast<size_t>(scores), 0);
-    c.expect(static_cast<int64_t>(bias.size()) == scores, "it has coefficients for ", scores, " scores, but ",
-             bias.size(), " intercepts");
+    c.expect(static_cast<int64_t>(bias.size()) == scores, "it has coefficients for ",
+             counted(scores, "score"), ", but ", counted(bias.size(), "intercept"));
     if (!classifies) {
       const int64_t targets = c.node().int_or("targets", 1);
       c.expect(targets == scores, "attribute targets is ", targets, ", but there are coefficients for ",
-               scores, " targets");
+               counted(scores, "target"));
       return;
     }
     mirrored = scores == 1 && labels.size() == 2;
     if (labels.empty())
       for (int64_t i = 0; i < scores; ++i) labels.values.push_back(i);
-    c.expect(mirrored || static_cast<int64_t>(labels.size()) == scores, "it has ", scores, " scores and ",
-             labels.size(), " labels, expected one label for each score");
+    c.expect(mirrored || static_cast<int64_t>(labels.size()) == scores, "it has ", counted(scores, "score"),
+             " and ", counted(labels.size(), "label"), ", expected one label for each score");
   }
   int64_t width() const { return mirrored ? 2 : scores; }
 };

@@ -73,7 +73,8 @@ struct Machine {
     c.expect(
         count >= 0 && count <= INT32_MAX &&
             (count == 0 || checked_product({count, rows.features}) == static_cast<int64_t>(vectors.size())),
-        "it has ", vectors.size(), " values for ", count, " support vectors of ", rows.features, " features");
+        "it has ", counted(vectors.size(), "value"), " for ", counted(count, "support vector"), " of ",
+        counted(rows.features, "feature"));
     c.expect(!rho.empty() && !coefficients.empty(), "attributes rho and coefficients must not be empty");
   }
   const float* vector(int64_t i) const { return vectors.data() + i * rows.features; }
@@ -99,8 +100,8 @@ void each_row(const Rows& rows, const T* x, double* memory, int64_t shares, int6
 Machine read_regressor(const NodeContext& c) {
   const Machine m(c, c.node().int_or("n_supports", 0));
   const int64_t wanted = m.count > 0 ? m.count : m.rows.features;
-  c.expect(static_cast<int64_t>(m.coefficients.size()) == wanted, "it has ", m.coefficients.size(),
-           " coefficients, expected ", wanted);
+  c.expect(static_cast<int64_t>(m.coefficients.size()) == wanted, "it has ",
+           counted(m.coefficients.size(), "coefficient"), ", expected ", wanted);
   return m;
 }
 
@@ -155,17 +156,17 @@ struct Classifier {
     const int64_t count = static_cast<int64_t>(machine.coefficients.size());
     if (pairwise()) {
       c.expect(static_cast<int64_t>(per_class.size()) == classes && classes >= 2,
-               "attribute vectors_per_class must have one value for each of the ", classes,
-               " class labels, at least 2; found ", per_class.size(), " values");
+               "attribute vectors_per_class must have one value for each of the ",
+               counted(classes, "class label"), ", at least 2; found ", counted(per_class.size(), "value"));
       c.expect(count == (classes - 1) * machine.count && static_cast<int64_t>(machine.rho.size()) == pairs(),
-               "it needs ", (classes - 1) * machine.count, " coefficients and ", pairs(), " rho, found ",
-               count, " and ", machine.rho.size());
+               "it needs ", counted((classes - 1) * machine.count, "coefficient"), " and ", pairs(),
+               " rho, found ", count, " and ", machine.rho.size());
       for (const std::vector<float>* p : {&prob_a, &prob_b})
         c.expect(prob_a.empty() || static_cast<int64_t>(p->size()) == pairs(), "it needs ", pairs(),
                  " prob_a and prob_b, found ", prob_a.size(), " and ", prob_b.size());
     } else {
-      c.expect(count == classes * machine.rows.features, "it needs ", classes * machine.rows.features,
-               " coefficients, found ", count);
+      c.expect(count == classes * machine.rows.features, "it needs ",
+               counted(classes * machine.rows.features, "coefficient"), ", found ", count);
     }
     positive = *std::min_element(machine.coefficients.begin(), machine.coefficients.end()) >= 0;
   }

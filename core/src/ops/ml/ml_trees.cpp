@@ -72,13 +72,13 @@ struct Ensemble {
         }
       }
     }
-    c.expect(features <= Rows(c).features, "its trees use ", features, " features, but its input has shape ",
-             to_string(c.shape(0)));
+    c.expect(features <= Rows(c).features, "its trees use ", counted(features, "feature"),
+             ", but its input has shape ", to_string(c.shape(0)));
     for (const Weight& w : weights)
       c.expect(w.target >= 0 && w.target < targets, "a leaf has target ", w.target,
                ", expected an index below ", targets);
     c.expect(base.empty() || base.size() == 1 || static_cast<int64_t>(base.size()) == targets, "it has ",
-             base.size(), " base values for ", targets, " targets");
+             counted(base.size(), "base value"), " for ", counted(targets, "target"));
   }
 
   const Branch& leaf(int64_t root, const double* x) const {
@@ -145,8 +145,8 @@ std::vector<double> tensor_of(const NodeContext& c, const char* name) {
 // The lists of one prefix must all have the same length.
 void expect_length(const NodeContext& c, const char* name, size_t found, size_t wanted,
                    bool optional = false) {
-  c.expect(found == wanted || (optional && found == 0), "attribute ", name, " has ", found,
-           " values, expected ", wanted);
+  c.expect(found == wanted || (optional && found == 0), "attribute ", name, " has ", counted(found, "value"),
+           ", expected ", wanted);
 }
 
 // TreeEnsemble: inner nodes and leaves are numbered separately; leaves follow the nodes in the table.

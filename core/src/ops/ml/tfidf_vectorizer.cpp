@@ -58,10 +58,11 @@ struct Vectorizer {
         if (length >= shortest && length <= longest)
           places.emplace(std::vector<int64_t>(pool.begin() + at, pool.begin() + at + length), number);
     }
-    c.expect(static_cast<int64_t>(outputs.size()) == number, "it has ", number, " n-grams and ",
+    c.expect(static_cast<int64_t>(outputs.size()) == number, "it has ", counted(number, "n-gram"), " and ",
              outputs.size(), " ngram_indexes, expected one index for each n-gram");
-    c.expect(weights.empty() || weights.size() == outputs.size(), "it has ", outputs.size(), " n-grams and ",
-             weights.size(), " weights, expected one weight for each n-gram");
+    c.expect(weights.empty() || weights.size() == outputs.size(), "it has ",
+             counted(outputs.size(), "n-gram"), " and ", counted(weights.size(), "weight"),
+             ", expected one weight for each n-gram");
     for (const int64_t place : outputs) {
       c.expect(place >= 0 && place <= INT32_MAX, "ngram_indexes must be in [0, ", INT32_MAX, "], found ",
                place);

@@ -31,7 +31,7 @@ void check_channels(const NodeContext& c, size_t x, size_t first, size_t last) {
   for (size_t i = first; i < last; ++i) {
     const char* name = x == kX ? kForwardNames[i] : kNames[i];
     c.expect(c.shape(i) == Shape{c.shape(x)[1]}, "its ", name, " must have one value for each of the ",
-             c.shape(x)[1], " channels of X ", to_string(c.shape(x)), ", found shape ",
+             counted(c.shape(x)[1], "channel"), " of X ", to_string(c.shape(x)), ", found shape ",
              to_string(c.shape(i)));
     // Float and the 16-bit floats may be mixed: they have the same wide form.
     c.expect(wide_of(c.dtype(i)) == wide_of(c.dtype(x)), "its ", name, " must have the type of X, ",

@@ -48,11 +48,11 @@ struct Deformed {
     points = taps = 1;
     points = element_count(output_shape(1, 1, window));
     for (const WindowAxis& a : window) taps *= a.kernel;
-    c.expect(offset_groups >= 1 && channels % offset_groups == 0, "its ", channels,
-             " channels are not divisible by attribute offset_group = ", offset_groups);
+    c.expect(offset_groups >= 1 && channels % offset_groups == 0, "its ", counted(channels, "channel"),
+             agreeing(channels, " is", " are"), " not divisible by attribute offset_group = ", offset_groups);
     masked = c.has_input(first + 4);
     c.expect(offset_groups <= std::max<int64_t>(channels, 1), "attribute offset_group is ", offset_groups,
-             ", but it has ", channels, " channels");
+             ", but it has ", counted(channels, "channel"));
     element_count(
         {channels, taps, std::max<int64_t>(points, 1), static_cast<int64_t>(axes)});  // rejects overflow
     const auto expect = [&](size_t i, const char* what, const Shape& shape) {

@@ -168,8 +168,8 @@ void decompose_grad(DecompositionContext& e) {
   if (channels < 0 || channels > kMostChannels || size < 1)
     e.reject(concat("its derivative needs a declared number of channels of X, at most ", kMostChannels,
                     ", and attribute size of at least 1; found ",
-                    channels < 0 ? "an unknown number of" : std::to_string(channels), " channels and size ",
-                    size));
+                    channels < 0 ? "an unknown number of channels" : concat(counted(channels, "channel")),
+                    " and size ", size));
   Tensor band(DType::kDouble, {channels, channels});
   for (int64_t k = 0; k < channels; ++k)
     for (int64_t c = 0; c < channels; ++c)

@@ -23,7 +23,7 @@ struct Places {
     const auto read = [&](const char* name, size_t count, int64_t otherwise) {
       std::vector<int64_t> values = c.node().ints_or(name, {});
       if (values.empty()) values.assign(count, otherwise);
-      c.expect(values.size() == count, "attribute ", name, " must have ", count, " values, found ",
+      c.expect(values.size() == count, "attribute ", name, " must have ", counted(count, "value"), ", found ",
                to_string(values));
       return values;
     };
@@ -38,7 +38,8 @@ struct Places {
       const auto stretched = checked_product({x[2 + i] - 1, strides[i]});
       inner[2 + i] =
           stretched ? checked_sum({*stretched, -pads[i], -pads[axes + i], kernel[i]}).value_or(-1) : -1;
-      c.expect(inner[2 + i] >= 0, "axis ", 2 + i, " of the result would have ", inner[2 + i], " elements");
+      c.expect(inner[2 + i] >= 0, "axis ", 2 + i, " of the result would have ",
+               counted(inner[2 + i], "element"));
     }
     outer = c.has_input(shape_at) ? constant_ints(c, shape_at) : inner;
     c.expect(outer.size() == inner.size() && std::equal(inner.begin(), inner.end(), outer.begin(),

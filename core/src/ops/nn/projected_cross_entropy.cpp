@@ -55,8 +55,8 @@ void shape(ShapeContext& c) {
   const Shape& hidden = c.shape(kHidden);
   if (!is_floating(c.dtype(kHidden))) c.reject_dtype(kHidden);
   if (c.dtype(kLabels) != DType::kInt32 && c.dtype(kLabels) != DType::kInt64) c.reject_dtype(kLabels);
-  c.expect(!hidden.empty() && hidden.back() == m.width, "the hidden values must have ", m.width,
-           " numbers for each position, found ", to_string(hidden));
+  c.expect(!hidden.empty() && hidden.back() == m.width, "the hidden values must have ",
+           counted(m.width, "number"), " for each position, found ", to_string(hidden));
   c.expect(c.shape(kLabels) == Shape(hidden.begin(), hidden.end() - 1),
            "there must be a label for each position of ", to_string(hidden), ", found ",
            to_string(c.shape(kLabels)));
@@ -164,17 +164,17 @@ int64_t parts_of(int64_t places, int64_t classes, size_t bytes, bool pairs) {
 template <typename L>
 int64_t read_labels(const std::string& label, const L* labels, int64_t places, int64_t classes,
                     std::optional<int64_t> ignored, int64_t* out) {
-  int64_t counted = 0;
+  int64_t found = 0;
   for (int64_t i = 0; i < places; ++i) {
     const int64_t which = labels[i];
     const bool skipped = ignored && which == *ignored;
     out[i] = skipped ? -1 : which;
     if (skipped) continue;
     require(which >= 0 && which < classes, ErrorCode::kInvalidArgument, label, ": label ", which,
-            " at position ", i, " is not one of the ", classes, " classes");
-    ++counted;
+            " at position ", i, " is not one of the ", counted(classes, "class"));
+    ++found;
   }
-  return counted;
+  return found;
 }
 
 // The labels of a node.

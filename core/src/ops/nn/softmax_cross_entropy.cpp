@@ -111,7 +111,7 @@ class Labels {
         continue;
       }
       require(which >= 0 && which < classes_, ErrorCode::kInvalidArgument, label_, ": label ", which,
-              " at position ", i, " is not one of the ", classes_, " classes");
+              " at position ", i, " is not one of the ", counted(classes_, "class"));
       f(i, which, weights ? weights[which] : T{1});
     }
   }

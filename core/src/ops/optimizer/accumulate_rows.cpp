@@ -23,7 +23,7 @@ void accumulate_rows_shape(ShapeContext& c) {
   const Shape& buffer = c.shape(kBuffer);
   c.expect(!buffer.empty(), "the buffer must have at least rank 1, found a scalar");
   c.expect(c.dtype(kRows) == DType::kInt64 && c.size(kRows) == RowSet::words_of(buffer[0]),
-           "the set of rows must have ", RowSet::words_of(buffer[0]), " words of int64, found ",
+           "the set of rows must have ", counted(RowSet::words_of(buffer[0]), "word"), " of int64, found ",
            to_string(c.dtype(kRows)), to_string(c.shape(kRows)));
   for (size_t i = kFirstPair; i + 1 < c.input_count(); i += 2) {
     Shape expected = c.shape(i);

@@ -84,8 +84,9 @@ struct Momentum {
 template <class Rule>
 size_t count_of(const NodeContext& c) {
   constexpr size_t kEach = 2 + Rule::kStates;
-  c.expect(c.input_count() > 2 && (c.input_count() - 2) % kEach == 0, "after R and T it takes ", kEach,
-           " inputs for each tensor, found ", c.input_count() - std::min<size_t>(c.input_count(), 2));
+  c.expect(c.input_count() > 2 && (c.input_count() - 2) % kEach == 0, "after R and T it takes ",
+           counted(kEach, "input"), " for each tensor, found ",
+           c.input_count() - std::min<size_t>(c.input_count(), 2));
   return (c.input_count() - 2) / kEach;
 }
 

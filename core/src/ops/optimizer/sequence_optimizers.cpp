@@ -16,8 +16,8 @@ class Sequences {
     const Sequence& weights = c.sequence(first);
     for (size_t s = 1; s < count; ++s) {
       const Sequence& other = c.sequence(first + s);
-      c.expect(other.size() == weights.size(), "input ", first + s, " has ", other.size(),
-               " tensors, expected ", weights.size(), ", as many as input ", first);
+      c.expect(other.size() == weights.size(), "input ", first + s, " has ", counted(other.size(), "tensor"),
+               ", expected ", weights.size(), ", as many as input ", first);
       for (size_t i = 0; i < weights.size(); ++i) {
         const bool moment = s > 1 && is_half(weights.dtype());
         const DType expected = moment ? DType::kFloat : weights.dtype();
@@ -94,7 +94,7 @@ void update_types(TypeContext& c, size_t first, size_t count, std::initializer_l
 
 void adamw_types(TypeContext& c) {
   if (c.node().inputs.size() < 6)
-    return c.reject(concat("it has ", c.node().inputs.size(), " inputs, expected at least 6"));
+    return c.reject(concat("it has ", counted(c.node().inputs.size(), "input"), ", expected at least 6"));
   if (const std::string problem = problem_of(adamw_attributes(c.node())); !problem.empty())
     return c.reject(problem);
   if (updates_a_group(c)) return;
@@ -139,7 +139,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 
 void sgd_types(TypeContext& c) {
   if (c.node().inputs.size() < 3)
-    return c.reject(concat("it has ", c.node().inputs.size(), " inputs, expected at least 3"));
+    return c.reject(concat("it has ", counted(c.node().inputs.size(), "input"), ", expected at least 3"));
   if (updates_a_group(c)) return;
   update_types(c, 1, 2, {0});
 }

@@ -76,8 +76,8 @@ Granularity read_granularity(const NodeContext& c, size_t x, size_t scale, int64
   g.length = shape[axis];
   g.inner = element_count(shape, axis + 1, shape.size());
   if (block == 0) {
-    c.expect(scales == Shape{g.length}, "the scale must be a single value or one for each of the ", g.length,
-             " positions along axis ", axis, ", found shape ", to_string(scales));
+    c.expect(scales == Shape{g.length}, "the scale must be a single value or one for each of the ",
+             counted(g.length, "position"), " along axis ", axis, ", found shape ", to_string(scales));
     g.kind = Granularity::kAxis;
     return g;
   }

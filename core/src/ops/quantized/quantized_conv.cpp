@@ -41,7 +41,7 @@ ConvSizes sizes_of(const NodeContext& c, const Places& at) {
 void expect_count(const NodeContext& c, size_t i, std::optional<int64_t> filters) {
   c.expect(c.size(i) == 1 || (filters && c.shape(i) == Shape{*filters}), "input ", i, " ('",
            c.node().inputs[i], "') must be a single value",
-           filters ? concat(" or one for each of the ", *filters, " filters") : std::string(),
+           filters ? concat(" or one for each of the ", counted(*filters, "filter")) : std::string(),
            ", found shape ", to_string(c.shape(i)));
 }
 

@@ -246,7 +246,7 @@ void gather_shape(ShapeContext& c) {
   const Table t = read_table(c);
   if (!is_floating(c.dtype(2))) c.reject_dtype(2);
   c.expect(t.w.k % t.w.block == 0, "the last axis of the table must hold whole blocks of ", t.w.block,
-           ", found ", t.w.k, " numbers");
+           ", found ", counted(t.w.k, "number"));
   check_packed(c, kGathered, t.w);
   expect_size(c, 2, "scales", t.w.n * t.w.blocks);
   index_type(c, 1);
@@ -263,10 +263,11 @@ Kernel typed_gather(KernelContext& c) {
   const Slot indices_slot = c.in(1), y_slot = c.out(0), positions_slot = positions_scratch(c, c.size(1));
   const int64_t n = c.size(1), dim = c.shape(0)[0], size = element_count(t.rows), rows = size / t.w.k;
   const std::string label = c.node().label();
+  const IndexNames names{c.node().inputs[1], c.node().inputs[0]};
   return [=](const Frame& f) {
     int64_t* positions = f.at<int64_t>(positions_slot);
     T* y = f.at<T>(y_slot);
-    resolve_indices(label, type, f.at<void>(indices_slot), n, dim, positions);
+    resolve_indices(label, type, f.at<void>(indices_slot), n, dim, positions, &names);
     parallel_for(n, 4 * size, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) unpack(f, positions[i] * rows, rows, y + i * size);
     });

@@ -121,8 +121,8 @@ std::vector<ActivationChoice> choose_activations(const Node& node, size_t direct
   const auto alphas = list_or_empty<std::vector<float>>(node, "activation_alpha");
   const auto betas = list_or_empty<std::vector<float>>(node, "activation_beta");
   const size_t count = defaults.size() * directions;
-  expect(names.empty() || names.size() == count, "activations must name ", count, " functions, found ",
-         names.size());
+  expect(names.empty() || names.size() == count, "activations must name ", counted(count, "function"),
+         ", found ", names.size());
   std::vector<ActivationChoice> out;
   // The functions that have alpha or beta take the values of these attributes in order.
   size_t next_alpha = 0, next_beta = 0;

@@ -40,8 +40,8 @@ void shape(ShapeContext& c) {
         std::floor(static_cast<double>(length + 1) * hertz / static_cast<double>(rate)));
   };
   c.expect(bins == 0 || point(bins + 1) <= spectrum, "the upper edge of ", high,
-           " Hz is above the frequencies of a transform of length ", length, " at ", rate,
-           " samples per second");
+           " Hz is above the frequencies of a transform of length ", length, " at ", counted(rate, "sample"),
+           " per second");
   c.output(0, type, {spectrum, bins});  // stated first: rejects sizes beyond the memory
   // The 16-bit floats are converted from float.
   Tensor weights(is_half(type) ? DType::kFloat : type, {spectrum, bins});

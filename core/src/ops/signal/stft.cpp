@@ -45,9 +45,9 @@ struct Frames {
     window = n;
     if (c.has_input(first + 3)) n = constant_int(c, first + 3);
     if (!c.has_input(first + 2)) window = n;
-    c.expect(n >= 1 && n <= length, "a frame of ", n, " elements does not fit in the signal of length ",
-             length);
-    c.expect(window <= n, "the window has ", window, " elements, more than a frame of ", n);
+    c.expect(n >= 1 && n <= length, "a frame of ", counted(n, "element"),
+             " does not fit in the signal of length ", length);
+    c.expect(window <= n, "the window has ", counted(window, "element"), ", more than a frame of ", n);
     frames = 1 + (length - n) / step;
     frequencies = c.node().int_or("onesided", 1) != 0 ? n / 2 + 1 : n;
   }

@@ -24,8 +24,8 @@ void run(DynamicContext& c) {
   const size_t axis = flat ? 0 : axis_of(c, 0, c.rank(0));
   const int64_t dim = shape[axis];
   const auto holds = condition.elements<bool>();
-  c.expect(condition.size() <= dim, "input 1 ('condition') has ", condition.size(), " elements, but axis ",
-           axis, " of ", flat ? "the flattened input" : "the input", " has only ", dim);
+  c.expect(condition.size() <= dim, "input 1 ('condition') has ", counted(condition.size(), "element"),
+           ", but axis ", axis, " of ", flat ? "the flattened input" : "the input", " has only ", dim);
   const int64_t count = std::count(holds.begin(), holds.end(), true);
   Shape result = shape;
   result[axis] = count;

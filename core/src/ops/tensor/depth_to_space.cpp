@@ -42,7 +42,8 @@ void depth_to_space_shape(ShapeContext& c) {
   const int64_t b = block_of(c);
   is_crd(c.node());
   const Shape& x = c.shape(0);
-  c.expect(x[1] % (b * b) == 0, "the ", x[1], " channels are not a multiple of ", b, " x ", b);
+  c.expect(x[1] % (b * b) == 0, "the ", counted(x[1], "channel"), agreeing(x[1], " is", " are"),
+           " not a multiple of ", b, " x ", b);
   c.output(0, c.dtype(0), {x[0], x[1] / (b * b), x[2] * b, x[3] * b});
 }
 

@@ -38,8 +38,11 @@ Kernel gather_kernel(KernelContext& c) {
   const size_t row_bytes = static_cast<size_t>(r.row) * width_of(c, 0);
   const DType type = index_type(c, 1);
   const Slot data = c.in(0), indices = c.in(1), out = c.out(0), rows = positions_scratch(c, r.n);
-  return [=, label = c.node().label()](const Frame& f) {
-    resolve_indices(label, type, f.at<void>(indices), r.n, r.limit, f.at<int64_t>(rows));
+  const bool of_rows = axis_of(c, 0, static_cast<int64_t>(c.shape(0).size())) == 0;
+  return [=, label = c.node().label(),
+          names = IndexNames{c.node().inputs[1], c.node().inputs[0]}](const Frame& f) {
+    resolve_indices(label, type, f.at<void>(indices), r.n, r.limit, f.at<int64_t>(rows),
+                    of_rows ? &names : nullptr);
     gather_rows(r, row_bytes, f.at<std::byte>(data), f.at<int64_t>(rows), f.at<std::byte>(out));
   };
 }

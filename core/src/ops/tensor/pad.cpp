@@ -39,7 +39,7 @@ std::vector<Border> borders_of(const NodeContext& c) {
   for (size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<int64_t>(i);
   if (c.has_input(3)) axes = normalize_axes(c, constant_ints(c, 3), c.rank(0));
   c.expect(pads.size() == 2 * axes.size(), "pads ", to_string(pads), " must have two entries for each of ",
-           axes.size(), " axes");
+           counted(axes.size(), "axis"));
   std::vector<Border> borders(static_cast<size_t>(c.rank(0)));
   for (const int64_t pad : pads)
     c.expect(pad >= -kMostPad && pad <= kMostPad, "pads ", to_string(pads), " are too large");
@@ -232,7 +232,7 @@ void gradient(GradientContext& g) {
   if (axes) padded = axes->to_int64();
   if (2 * padded.size() != static_cast<size_t>(pads->size()))
     g.reject(concat("pads ", to_string(pads->to_int64()), " must have two entries for each of ",
-                    padded.size(), " axes"));
+                    counted(padded.size(), "axis")));
   g.set(0, gradient_by_axis(g, pads->to_int64(), padded, *rank));
 }
 

@@ -40,8 +40,8 @@ void reshape_shape(ShapeContext& c) {
              " cannot be reshaped to ", to_string(wanted));
     to[static_cast<size_t>(free_axis)] = given != 0 ? have / given : 0;
   }
-  c.expect(element_count(to) == have, "shape ", to_string(from), " with ", have,
-           " elements cannot be reshaped to ", to_string(wanted));
+  c.expect(element_count(to) == have, "shape ", to_string(from), " with ", counted(have, "element"),
+           " cannot be reshaped to ", to_string(wanted));
   c.output(0, c.dtype(0), to);
 }
 

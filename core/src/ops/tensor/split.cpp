@@ -12,8 +12,8 @@ namespace {
 std::vector<int64_t> lengths_of(const NodeContext& c, size_t axis) {
   const int64_t dim = c.shape(0)[axis], count = static_cast<int64_t>(c.output_count());
   if (const auto given = ints_of(c, "split", 1)) {
-    c.expect(given->size() == c.output_count(), "it has ", count, " outputs but ", given->size(), " lengths ",
-             to_string(*given));
+    c.expect(given->size() == c.output_count(), "it has ", counted(count, "output"), " but ",
+             counted(given->size(), "length"), " ", to_string(*given));
     int64_t sum = 0;
     for (const int64_t length : *given) {
       c.expect(length >= 0 && length <= dim, "the lengths ", to_string(*given), " do not match the size ",
@@ -25,9 +25,9 @@ std::vector<int64_t> lengths_of(const NodeContext& c, size_t axis) {
     return *given;
   }
   const int64_t parts = c.node().int_or("num_outputs", count);
-  c.expect(parts == count, "num_outputs is ", parts, ", but it has ", count, " outputs");
+  c.expect(parts == count, "num_outputs is ", parts, ", but it has ", counted(count, "output"));
   c.expect(c.node().has("num_outputs") || dim % parts == 0, "axis ", axis, " of size ", dim,
-           " cannot be split into ", parts, " equal parts");
+           " cannot be split into ", counted(parts, "equal part"));
   const int64_t length = (dim + parts - 1) / parts;
   std::vector<int64_t> lengths;
   for (int64_t left = dim, i = 0; i < parts; ++i) {

@@ -45,8 +45,8 @@ struct Update {
   void check(const std::string& label, const int64_t* starts) const {
     for (int64_t b = 0; starts && b < batch; ++b)
       require(starts[b] >= 0 && (circular || starts[b] <= limit - length), ErrorCode::kInvalidArgument, label,
-              ": write_indices[", b, "] is ", starts[b], ", but ", length,
-              " elements are written to an axis of ", limit);
+              ": write_indices[", b, "] is ", starts[b], ", but ", counted(length, "element"),
+              agreeing(length, " is", " are"), " written to an axis of ", limit);
   }
 
   // Calls f(position in the cache, position in the update, count) for runs of elements.

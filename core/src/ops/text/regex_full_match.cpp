@@ -32,8 +32,8 @@ Kernel kernel(KernelContext& c) {
   return [=, n = c.size(0), label = c.node().label()](const Frame& f) {
     for (int64_t i = 0; i < n; ++i) {
       const std::string& one = text(f.at<Text>(x)[i]);
-      require(one.size() <= kLongest, ErrorCode::kNotImplemented, label, ": element ", i, " has ", one.size(),
-              " bytes, expected at most ", kLongest);
+      require(one.size() <= kLongest, ErrorCode::kNotImplemented, label, ": element ", i, " has ",
+              counted(one.size(), "byte"), ", expected at most ", kLongest);
       f.at<bool>(y)[i] = std::regex_match(one, *pattern);
     }
   };

@@ -97,7 +97,7 @@ void run(DynamicContext& c) {
   for (int64_t i = 0; i < x.size(); ++i) {
     const std::string& one = text(text_places(x)[i]);
     require(one.size() <= kLongest, ErrorCode::kNotImplemented, c.node().label(), ": element ", i, " has ",
-            one.size(), " bytes, expected at most ", kLongest);
+            counted(one.size(), "byte"), ", expected at most ", kLongest);
     all.push_back(splitting.split(one));
     if (marks) {
       all.back().insert(all.back().begin(), "\x02");

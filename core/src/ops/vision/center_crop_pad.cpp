@@ -13,7 +13,7 @@ Shape result_shape(const NodeContext& c) {
   axes = normalize_axes(c, c.node().ints_or("axes", axes), c.rank(0));
   const std::vector<int64_t> wanted = constant_ints(c, 1);
   c.expect(wanted.size() == axes.size(), "shape ", to_string(wanted), " must have a size for each of ",
-           axes.size(), " axes");
+           counted(axes.size(), "axis"));
   Shape out = c.shape(0);
   for (size_t i = 0; i < axes.size(); ++i) {
     c.expect(wanted[i] >= 0, "shape ", to_string(wanted), " has a negative size");

@@ -26,7 +26,7 @@ struct Columns {
     const auto read = [&](const char* name, size_t count, int64_t otherwise, int64_t smallest) {
       std::vector<int64_t> values = c.node().ints_or(name, {});
       if (values.empty()) values.assign(count, otherwise);
-      c.expect(values.size() == count, "attribute ", name, " must have ", count, " values, found ",
+      c.expect(values.size() == count, "attribute ", name, " must have ", counted(count, "value"), ", found ",
                to_string(values));
       for (const int64_t v : values) {
         c.expect(v >= smallest, "every value of attribute ", name, " must be at least ", smallest, ", found ",
@@ -46,13 +46,14 @@ struct Columns {
                to_string(kernel), " must be positive");
       const auto span = checked_product({kernel[i] - 1, dilations[i]});
       const int64_t room = span ? image[i] + before[i] + before[axes + i] - *span - 1 : -1;
-      c.expect(room >= 0, "a window of ", kernel[i], " elements does not fit axis ", i, " of the image ",
-               to_string(image));
+      c.expect(room >= 0, "a window of ", counted(kernel[i], "element"), " does not fit axis ", i,
+               " of the image ", to_string(image));
       counts.push_back(room / strides[i] + 1);
     }
     windows = element_count(counts);
-    c.expect(checked_product({block, windows}).has_value(), "its windows have too many elements: ", windows,
-             " windows of ", block, " elements");
+    c.expect(checked_product({block, windows}).has_value(),
+             "its windows have too many elements: ", counted(windows, "window"), " of ",
+             counted(block, "element"));
     before.resize(axes);
   }
 

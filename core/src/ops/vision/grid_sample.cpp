@@ -41,8 +41,8 @@ struct Sampler {
     c.expect(x.size() >= 3 && x.size() <= 2 + kMaxAxes,
              "its input X must have shape [N, C, D1] to [N, C, D1, D2, D3], found ", to_string(x));
     c.expect(grid.size() == x.size() && grid[0] == x[0] && grid.back() == static_cast<int64_t>(x.size()) - 2,
-             "the grid must have ", x.size(), " axes, the first of size ", x[0], " and the last of size ",
-             x.size() - 2, ", found ", to_string(grid));
+             "the grid must have ", counted(x.size(), "axis"), ", the first of size ", x[0],
+             " and the last of size ", x.size() - 2, ", found ", to_string(grid));
     if (!is_floating(c.dtype(grid_at))) c.reject_dtype(grid_at);
     const std::string name = c.node().string_or("mode", "linear"),
                       border = c.node().string_or("padding_mode", "zeros");

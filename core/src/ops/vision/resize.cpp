@@ -141,7 +141,8 @@ std::vector<double> read_scales(const NodeContext& c, size_t scales_at) {
 
 void apply_sizes(const NodeContext& c, Settings& s, const std::vector<int64_t>& axes,
                  const std::vector<int64_t>& sizes, const Shape& x) {
-  c.expect(sizes.size() == axes.size(), "sizes ", to_string(sizes), " must have ", axes.size(), " values");
+  c.expect(sizes.size() == axes.size(), "sizes ", to_string(sizes), " must have ",
+           counted(axes.size(), "value"));
   // The scale that the axes get: the smallest scale for all (-1), the largest for all (1), or for each axis
   // the scale of its size (0).
   const int policy = choice<int>(c, "keep_aspect_ratio_policy", "stretch",
@@ -149,8 +150,8 @@ void apply_sizes(const NodeContext& c, Settings& s, const std::vector<int64_t>& 
   double shared = 0;
   for (size_t i = 0; i < axes.size(); ++i) {
     Axis& a = s.axes[static_cast<size_t>(axes[i])];
-    c.expect(sizes[i] >= 0 && (a.input > 0 || sizes[i] == 0), "cannot resize ", a.input, " elements to ",
-             sizes[i], " along axis ", axes[i]);
+    c.expect(sizes[i] >= 0 && (a.input > 0 || sizes[i] == 0), "cannot resize ", counted(a.input, "element"),
+             " to ", sizes[i], " along axis ", axes[i]);
     a.output = sizes[i];
     a.scale = a.input > 0 ? static_cast<double>(a.output) / static_cast<double>(a.input) : 1;
     shared = i == 0 ? a.scale : policy < 0 ? std::min(shared, a.scale) : std::max(shared, a.scale);
@@ -167,7 +168,8 @@ void apply_sizes(const NodeContext& c, Settings& s, const std::vector<int64_t>& 
 
 void apply_scales(const NodeContext& c, Settings& s, const std::vector<int64_t>& axes,
                   const std::vector<double>& scales, const Shape& x) {
-  c.expect(scales.size() == axes.size(), "scales must have ", axes.size(), " values, found ", scales.size());
+  c.expect(scales.size() == axes.size(), "scales must have ", counted(axes.size(), "value"), ", found ",
+           scales.size());
   for (size_t i = 0; i < axes.size(); ++i) {
     Axis& a = s.axes[static_cast<size_t>(axes[i])];
     c.expect(std::isfinite(scales[i]) && scales[i] > 0, "scales must be positive, found ", scales[i]);
@@ -182,8 +184,8 @@ void apply_scales(const NodeContext& c, Settings& s, const std::vector<int64_t>&
 void apply_roi(const NodeContext& c, Settings& s, const std::vector<int64_t>& axes, size_t roi_at) {
   c.expect(given(c, roi_at), "tf_crop_and_resize needs the input roi");
   const std::vector<double> roi = constant_numbers(c, roi_at);
-  c.expect(roi.size() == 2 * axes.size(), "roi must have two values for each of ", axes.size(),
-           " axes, found ", roi.size());
+  c.expect(roi.size() == 2 * axes.size(), "roi must have two values for each of ",
+           counted(axes.size(), "axis"), ", found ", roi.size());
   for (const double place : roi)
     c.expect(std::abs(place) <= kLargestRoi, "roi must be in [", -kLargestRoi, ", ", kLargestRoi, "], found ",
              place);
@@ -280,7 +282,7 @@ Table make_table(const Settings& s, const Axis& a, const std::string& label) {
   const int64_t reach = cast_number<int64_t>(std::ceil((linear ? 1 : 2) / stretch));
   const int64_t taps = s.mode == Mode::kNearest ? 1 : capped_product({2, reach});
   require(capped_product({taps, a.output}) <= kLargestTable, ErrorCode::kInvalidArgument, label,
-          ": resizing ", a.input, " elements to ", a.output, " takes a table that is too large");
+          ": resizing ", counted(a.input, "element"), " to ", a.output, " takes a table that is too large");
   Table t{a.input, a.output, taps, {}, {}, {}};
   const int64_t last = a.input - 1;
   const Nearest nearest = s.upsample && a.scale < 1 ? Nearest::kCeil : s.nearest;

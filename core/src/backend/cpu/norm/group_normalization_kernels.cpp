@@ -203,7 +203,7 @@ NormalizedGroups::NormalizedGroups(const NodeContext& c, size_t x_at, size_t sca
   if (c.node().has("num_groups")) {
     groups = c.node().int_or("num_groups", 1);
     c.expect(groups >= 1 && x[1] % groups == 0, "attribute num_groups is ", groups, ", but X ", to_string(x),
-             " has ", x[1], " channels, which is not divisible by num_groups");
+             " has ", counted(x[1], "channel"), ", which is not divisible by num_groups");
   }
   channels = groups > 0 ? x[1] / groups : 0;
   const Shape& scale = c.shape(scale_at);

@@ -107,7 +107,7 @@ void max_pool_backward(const PoolSizes& s, const T* dy, const int64_t* indices, 
   });
   require(fits, ErrorCode::kInvalidArgument,
           "each index must be -1 or the position of an element in the same channel of the input, which has ",
-          in, " elements; found an index outside that channel");
+          counted(in, "element"), "; found an index outside that channel");
 }
 
 template <typename T>
