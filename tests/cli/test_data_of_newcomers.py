@@ -79,6 +79,7 @@ def test_classes_by_name_in_a_table(classifier, flowers, run, tmp_path):
     shown = run("evaluate", classifier, "--data", rest, "--metric", "confusion_matrix").out.splitlines()
     assert shown[-4].split() == KINDS
     assert shown[-1].split() == ["triangle", *map(str, matrix[2])]
+    assert not any("." in line for line in shown[-3:])  # numbers of rows
     read = run("predict", classifier, "--data", table, "--json").json
     assert read["predicted"] == [KINDS[scores.argmax()] for scores in np.array(read["scores"])]
     printed = run("predict", classifier, "--data", table).out.splitlines()

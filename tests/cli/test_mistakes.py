@@ -51,6 +51,19 @@ def test_a_model_is_not_a_folder_of_artifacts(run, folder):
     assert "found the file model.onnx" in run("profile", "model.onnx", status=1).err
 
 
+def test_a_folder_of_artifacts_is_not_a_model(run, folder):
+    for command in (
+        ("artifacts", "artifacts", "--loss", "mse"),
+        ("quantize", "artifacts"),
+        ("compat", "artifacts"),
+    ):
+        found = run(*command, status=1).err
+        assert (
+            "expected a model, found 'artifacts', a folder of training artifacts; `ortrain export artifacts MODEL`"
+            in found
+        )
+
+
 def test_a_wrong_setting_is_not_blamed_on_the_trained_parameters(run, folder):
     np.savez("data.npz", x=PIXELS / np.float32(255), y=LABELS)
     run("train", "artifacts", "--data", "data.npz")

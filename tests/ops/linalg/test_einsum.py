@@ -120,7 +120,7 @@ def test_versions(opset: int) -> None:
     ("equation", "shapes", "match"),
     [
         ("ij,jk->ik", ((2, 3), (4, 5)), "dimensions 3 and 4 of 'j' differ"),
-        ("ij,jk->ik", ((2, 3),), "2 terms for 1 operands"),
+        ("ij,jk->ik", ((2, 3),), "2 terms for 1 operand"),
         ("ijk->i", ((2, 3),), "names 3 axes, but its operand has 2"),
         ("ij->k", ((2, 3),), "'k' that no operand has"),
         ("ij->ii", ((2, 3),), "names the same axis twice"),

@@ -398,4 +398,4 @@ def metric_of(given: str | Metric | Callable[[Array, Array], Any]) -> Metric:
             f"metrics: expected names, functions or instances of ortrain.trainer.Metric, found {type(given).__name__}; known "
             f"are {', '.join(METRIC_NAMES)} and top<k>"
         )
-    return CoreMetric(given)
+    return ConfusionMatrix() if given == "confusion_matrix" else CoreMetric(given)
