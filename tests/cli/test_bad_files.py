@@ -139,7 +139,7 @@ CSV = {
     "a long field": (b"a,b\n1,2\n" + b"x" * 200_000 + b",2\n", "line 3: expected values of a table, found: field larger"),
     "bytes": (b"a,b\n1,\xff2\n", "line 2: expected UTF-8, found byte 0xff at column 3"),
     "a line that is too short": (b"a,b\n\n1,2\n1\n", "line 4: expected 2 values, found 1"),
-    "4,000 digits": (b"x,y\n1,0\n" + b"9" * 4000 + b",1\n", "row 2: expected a number or a name of at most 1000 char"),
+    "4,000 digits": (b"x,y\n1,0\n" + b"9" * 4000 + b",1\n", "line 3: expected a number or a name of at most 1000 char"),
 }  # fmt: skip
 
 
@@ -187,7 +187,7 @@ def test_truncated_artifacts(command, artifacts, run):
 JSON = {
     "deep": (b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b', "y": 0}', "line 2: expected a JSON object: .* too deep"),
     "as deep as Python": (b'{"x": ' + b"[" * 900 + b"1" + b"]" * 900 + b', "y": 0}', "expected rows of one shape|numbers"),
-    "4,000 digits": (b'{"x": ' + b"9" * 4000 + b', "y": 0}', "row 2: expected a number of at most 308 digits"),
+    "4,000 digits": (b'{"x": ' + b"9" * 4000 + b', "y": 0}', "line 2: expected a number of at most 308 digits"),
     "4,000 digits in a list": (b'{"x": [' + b"9" * 4000 + b'], "y": 0}', "expected"),
     "5,000 digits": (b'{"x": ' + b"9" * 5000 + b', "y": 0}', "line 2: expected a JSON object: Exceeds the limit"),
     "bytes": (b'{"x": "\xc3\x28", "y": 0}', "line 2: expected UTF-8, found byte 0xc3"),

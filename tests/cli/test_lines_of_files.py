@@ -39,6 +39,9 @@ def test_a_cell_that_is_no_number_is_named_with_its_line(run, folder):
         data = write(folder / "wrong.csv", wrong, CLASSES, header)
         found = run("train", "artifacts", "--data", data, status=1).err
         assert f"expected numbers, as most of its cells are, found 'oops' in line {line}; leave" in found
+        for end in ("\r\n", "\r"):
+            (folder / "other.csv").write_bytes((folder / data).read_bytes().replace(b"\n", end.encode()))
+            assert f"in line {line}; leave" in run("train", "artifacts", "--data", "other.csv", status=1).err
         found = run("train", "artifacts", "--data", data, "--no-preprocess", status=1).err
         assert f"expected numbers, found 'oops' in line {line}\n" in found
 

@@ -281,8 +281,8 @@ def test_rows_that_are_longer_than_the_model_takes_are_named(model, run):
     """The model has 48 positions, and no file says so."""
     found = run("train", "model", "--data", "facts.jsonl", "--adapter", "lora", "--length", 60, status=1)
     assert (
-        "index 48 at position 48 of the indices is outside [-48, 47]\nThe rows have 60 tokens; if the model"
-        in found.err
+        "index 48 at position 48 of the indices 'range1' is outside [-48, 47]: 'position.weight' has 48 rows\n"
+        "The rows have 60 tokens; if the model" in found.err
     )
     assert "takes fewer, set a smaller number with --length\n" in found.err
     assert not (model.parent / "artifacts").exists()

@@ -120,7 +120,7 @@ def test_checkpoints_of_an_earlier_run_are_named(folder, tmp_path):
     fit(folder, ModelCheckpoint(pattern), epochs=4)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     (tmp_path / "a-best.ckpt").write_bytes(b"the user's")
-    said = r"has 4 checkpoints of another run \(a-1.ckpt, a-2.ckpt, a-3.ckpt, ...\); this run replaces those that have the name"
+    said = r"has 4 checkpoints of another run \(a-1.ckpt, a-2.ckpt, a-3.ckpt, ...\); this run replaces checkpoints of the same"
     with pytest.warns(UserWarning, match=said):
         fit(folder, ModelCheckpoint(pattern), epochs=1)
     assert (tmp_path / "a-1.ckpt").read_bytes() != before["a-1.ckpt"]

@@ -40,7 +40,8 @@ def load(model: object, args: Any = None, apart: bool = False) -> tuple[onnx.Mod
             raise FileNotFoundError(f"there is no model at {path!r}")
         if os.path.exists(os.path.join(path, "training_model.onnx")):
             raise ValueError(
-                f"expected a model, found {path!r}, a folder of training artifacts; `ortrain export {path} MODEL` writes its model"
+                f"expected a model, found {path!r}, a folder of training artifacts; `ortrain export {path} MODEL` writes its "
+                "model"
             )
         loaded = load_with_weights_apart(path) if apart else load_model(path)
     else:

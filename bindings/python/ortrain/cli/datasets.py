@@ -183,7 +183,7 @@ def numbers_of(values: list[Any], name: str, path: Path) -> Array:
     Raises
     ------
     ValueError
-        When a value is no number, or lists differ in shape.
+        When a value is not a number, or lists differ in shape.
     """
     check_values(values, name, path)
     try:

@@ -114,9 +114,11 @@ def check_values(values: Any, name: str, path: Path) -> None:
 
 def _lines(path: Path, at: list[int]) -> Iterator[str]:
     """Yield lines for the csv module, whichever characters end them; keep the number of the line in ``at``."""
-    for number, line in read_lines(path, _DATA):
-        at[0] = number
-        yield from io.StringIO(line, newline="") if "\r" in line else (line,)
+    at[0] = 0
+    for _, line in read_lines(path, _DATA):
+        for part in io.StringIO(line, newline="") if "\r" in line else (line,):
+            at[0] += 1
+            yield part
 
 
 def _read_csv(path: Path, separator: str | None, header: bool | None, known: Collection[str]) -> Table:

@@ -358,7 +358,7 @@ class ModelCheckpoint(_Monitor):
         names = ", ".join(path.name for path in found[:3]) + (", ..." if len(found) > 3 else "")
         warnings.warn(
             f"ModelCheckpoint: {found[0].parent} has {counted(len(found), 'checkpoint')} of another run ({names}); this run "
-            "replaces those that have the name of one of its own, and leaves the others",
+            "replaces checkpoints of the same name and keeps the others",
             stacklevel=2,
         )
 

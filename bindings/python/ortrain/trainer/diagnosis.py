@@ -111,7 +111,7 @@ def _source(
 
 
 def _first_beyond(array: Array, count: int) -> int | None:
-    """Return the position of the first value of an array that is no index of a table with ``count`` rows."""
+    """Return the position of the first value of an array that is not an index of a table with ``count`` rows."""
     wrong = ((array < -count) | (array >= count)).reshape(-1)
     return int(np.argmax(wrong)) if wrong.any() else None
 
