@@ -217,6 +217,31 @@ def link_file(source: str | os.PathLike[str], path: str | os.PathLike[str], what
     _sync_folder(target)
 
 
+def move_file(path: Path, folder: Path, what: str) -> None:
+    """Move a file into another folder of the same file system.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    folder : Path
+        The folder, which has no file of that name.
+    what : str
+        What the file is, in messages.
+
+    Raises
+    ------
+    FileError
+        When the system refuses that.
+    """
+    try:
+        os.rename(path, folder / path.name)
+    except OSError as error:
+        raise FileError(
+            f"cannot move the {what} '{path}' to '{folder}': {_reason(error)}", error.errno
+        ) from error
+
+
 def copy_file(source: str | os.PathLike[str], path: str | os.PathLike[str], what: str) -> None:
     """Replace a file by a copy of another.
 

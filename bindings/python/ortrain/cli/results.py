@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from ortrain import _ortrain
-from ortrain._files.writing import copy_file, link_file, make_folder
+from ortrain._files.writing import copy_file, link_file, make_folder, move_file
 from ortrain._support.counts import agreeing, counted
 from ortrain.trainer import ModelCheckpoint, Trainer
 from ortrain.trainer.callbacks import Logs
@@ -189,7 +189,7 @@ class RunCheckpoints(ModelCheckpoint):
         )
         make_folder(folder, "run", exist_ok=False)
         for path in found:
-            path.rename(folder / path.name)
+            move_file(path, folder, "checkpoint")
         names = ", ".join(path.name for path in found)
         click.echo(
             f"ortrain: the run is resumed after {counted(self.trainer.epoch, 'epoch')}; moved {names}, which "

@@ -282,6 +282,7 @@ class ModelCheckpoint(_Monitor):
     """Saves checkpoints from which ``fit(resume=...)`` continues.
 
     It comes after the other callbacks, so that their state is in the checkpoint.
+    If the folder has checkpoints of another run, by their names, a warning says so when the run begins.
 
     Parameters
     ----------
