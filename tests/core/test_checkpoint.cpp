@@ -576,7 +576,7 @@ TEST_CASE("What does not fit together in a checkpoint is refused") {
   refuse(ErrorCode::kFail, {"\"nobody\"", "not a trainable"},
          group([](Draft& d) { d.states[0].first = "nobody"; }));
   refuse(ErrorCode::kFail, {"\"f\"", "not a trainable"}, group([](Draft& d) { d.states[0].first = "f"; }));
-  refuse(ErrorCode::kFail, {"2 parameters", "1 are trainable"},
+  refuse(ErrorCode::kFail, {"2 parameters", "1 is trainable"},
          group([](Draft& d) { d.states.push_back(d.states[0]); }));
   refuse(ErrorCode::kFail, {"momentum \"momentum0\" of parameter \"w\"", "float32[2]", "float32[2, 1]"},
          group([](Draft& d) {

@@ -180,7 +180,8 @@ class StateReader {
     size_t trainable = 0;
     for (const Parameter& parameter : parameters) trainable += parameter.trainable ? 1 : 0;
     require(states == 0 || states == trainable, ErrorCode::kFail, "it holds optimizer state of ",
-            counted(states, "parameter"), ", but ", trainable, " are trainable");
+            counted(states, "parameter"), ", but ", trainable, agreeing(trainable, " is", " are"),
+            " trainable");
     std::unordered_set<std::string> seen;
     size_t expected = 0;  // moments of a parameter
     for (size_t i = 0; i < states; ++i) {
