@@ -214,6 +214,15 @@ ORTRAIN_ONCE void WriteLast(int64_t rows, const T* sums, T* c, int64_t c_row, in
   }
 }
 
+// gcc would keep the offset of each row of A in memory and load it in each pass. With two pointers into A,
+// which it has to update in registers, a product takes 0.9 of the time on a processor that multiplies two
+// vectors per cycle (Cascade Lake).
+#if HWY_COMPILER_GCC_ACTUAL
+#define ORTRAIN_IN_REGISTERS(x, y, z) asm("" : "+r"(x), "+r"(y), "+r"(z))
+#else
+#define ORTRAIN_IN_REGISTERS(x, y, z)
+#endif
+
 // C [R, V vectors] = or += scale A B, A's element (i, p) at a[i * a_row + p * a_column], rows of B `b_row`
 // apart, and then `end` if kEnds. Only the first `columns` of C are written; they fill all vectors except
 // possibly the last.
@@ -239,21 +248,23 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
       // Prefetches the rows of the next tile. Processors do so themselves only once the rows of this tile are
       // read.
       for (int r = 0; depth.prefetches && r < R; ++r) hwy::Prefetch(a + (R + r) * a_row);
+      const T* a3 = a + 3 * a_row;
       // gcc would write out all 16 passes of small tiles, which are five times as large then, and no faster.
       HWY_UNROLL(1)
       for (int64_t p = HWY_MIN(kLine, depth.k - begin); p > 0; --p) {
+        ORTRAIN_IN_REGISTERS(a, a3, b);
         const auto b0 = hn::LoadU(d, b);
         auto b1 = b0, b2 = b0, b3 = b0;
         if constexpr (V > 1) b1 = hn::LoadU(d, b + lanes);
         if constexpr (V > 2) b2 = hn::LoadU(d, b + 2 * lanes);
         if constexpr (V > 3) b3 = hn::LoadU(d, b + 3 * lanes);
-#define ORTRAIN_ROW(r)                                       \
-  if constexpr (R > r) {                                     \
-    const auto x = hn::Set(d, a[r * a_row]);                 \
-    c##r##0 = How::Run(x, b0, c##r##0);                      \
-    if constexpr (V > 1) c##r##1 = How::Run(x, b1, c##r##1); \
-    if constexpr (V > 2) c##r##2 = How::Run(x, b2, c##r##2); \
-    if constexpr (V > 3) c##r##3 = How::Run(x, b3, c##r##3); \
+#define ORTRAIN_ROW(r)                                                     \
+  if constexpr (R > r) {                                                   \
+    const auto x = hn::Set(d, r < 3 ? a[r * a_row] : a3[(r - 3) * a_row]); \
+    c##r##0 = How::Run(x, b0, c##r##0);                                    \
+    if constexpr (V > 1) c##r##1 = How::Run(x, b1, c##r##1);               \
+    if constexpr (V > 2) c##r##2 = How::Run(x, b2, c##r##2);               \
+    if constexpr (V > 3) c##r##3 = How::Run(x, b3, c##r##3);               \
   }
         ORTRAIN_ROW(0)
         ORTRAIN_ROW(1)
@@ -263,6 +274,7 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
         ORTRAIN_ROW(5)
 #undef ORTRAIN_ROW
         a += a_column;
+        a3 += a_column;
         b += b_row;
       }
     }
