@@ -1,4 +1,5 @@
-// Which instructions for products the processor has: of bfloat16 values, and of 8-bit integers in tile registers.
+// Which instructions for products the processor has: of bfloat16 values, and of 8-bit integers in tile
+// registers.
 #pragma once
 
 namespace ortrain {
