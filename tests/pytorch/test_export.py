@@ -262,7 +262,7 @@ def test_dynamic_shapes_by_argument(dynamic, tmp_path):
         ("time", "dynamic: expected \"batch\", None or dynamic shapes by argument, found 'time'"),
         ({"x": {0: "batch"}}, "dynamic: there is no tensor x among the arguments: input"),
         ({"input": {2: "time"}}, "dynamic: input has 2 dimensions, none is 2"),
-        ([{0: "a"}, {0: "a"}], "dynamic: expected at most 1 shapes, found 2"),
+        ([{0: "a"}, {0: "a"}], "dynamic: expected at most 1 shape, found 2"),
     ],
 )
 def test_wrong_dynamic_shapes_are_reported(dynamic, message, tmp_path):
