@@ -88,6 +88,10 @@ _OF_FILE = re.compile(
 
 def _number_of(reason: str) -> int | None:
     """Return the number of the system's reason in the message of a failure; None if the message has no such reason."""
+    if reason.startswith("there is no folder "):
+        return errno.ENOENT
+    if reason.endswith("' is not a folder"):
+        return errno.ENOTDIR
     numbers = (number for number in errno.errorcode if os.strerror(number) in reason)
     return max(numbers, key=lambda number: len(os.strerror(number)), default=None)
 

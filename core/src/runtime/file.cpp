@@ -184,10 +184,10 @@ void FileWriter::reject_folder() {
   const std::filesystem::path folder = folder_of(path_);
   const std::optional<system::FileInfo> found = system::info(folder);
   if (found && found->kind != system::FileInfo::kFolder)
-    fail(ErrorCode::kInvalidArgument, "cannot write the ", what_, " '", to_utf8(path_), "': '",
-         to_utf8(folder), "' is not a folder");
+    fail(ErrorCode::kFail, "cannot write the ", what_, " '", to_utf8(path_), "': '", to_utf8(folder),
+         "' is not a folder");
   if (is_missing && !found)
-    fail(ErrorCode::kNoSuchFile, "cannot write the ", what_, " '", to_utf8(path_), "': there is no folder '",
+    fail(ErrorCode::kFail, "cannot write the ", what_, " '", to_utf8(path_), "': there is no folder '",
          to_utf8(folder), "'");
   fail(ErrorCode::kFail, "cannot write the ", what_, " '", to_utf8(path_),
        "': cannot create a file in the folder '", to_utf8(folder), "': ", cause);

@@ -168,8 +168,6 @@ def table(rows: Sequence[tuple[str, ...]]) -> str:
 def _hint(error: BaseException) -> str:
     if isinstance(error, ImportError):
         return ""
-    if isinstance(error, FileNotFoundError) and "cannot write the " in str(error):
-        return ""
     if isinstance(error, FileNotFoundError) and str(error).startswith("--"):
         return "check the path"
     if isinstance(error, FileNotFoundError):
