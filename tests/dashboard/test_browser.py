@@ -326,7 +326,7 @@ def test_a_model_of_2000_nodes_opens_by_keyboard(page, serve, tmp_path):
     write(tmp_path / "log.jsonl", begin(), entry, step(1))
     page.goto(serve(tmp_path).server.url + "#tab=graph")
     boxes = page.locator(".graph .box")
-    expect(page.get_by_text("1000 of 2000 parameters train")).to_be_visible()
+    expect(page.get_by_text("1,000 of 2,000 parameters train")).to_be_visible()
     assert boxes.count() <= 60
     group = page.get_by_role("button", name="layers.19, 100 nodes, trains, opens")
     before = boxes.count()

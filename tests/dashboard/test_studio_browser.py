@@ -79,7 +79,7 @@ def test_dropped_folders_of_pictures_are_trained_on(page, studio, tmp_path, drop
     drop(page, *([whole] if dropped == "a folder of folders" else sorted(whole.iterdir())))
     expect(page.get_by_text("pictures: 24 images")).to_be_visible()
     expect(page.get_by_role("row", name="grün 12")).to_be_visible()
-    expect(page.get_by_text("1 other files were not copied")).to_be_visible()
+    expect(page.get_by_text("1 other file was not copied")).to_be_visible()
     page.get_by_label("Epochs").fill("8")
     page.get_by_role("button", name="Train", exact=True).click()
     last = page.locator(".jobs section").nth(2)

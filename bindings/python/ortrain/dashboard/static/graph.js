@@ -114,7 +114,7 @@ export function graph(page) {
       ...picture.boxes.map(drawBox),
     );
     const { parameters } = picture;
-    summary.textContent = `${picture.file}: ${counted(picture.nodes, "node")}; ${parameters.trained} of ${counted(parameters.parameters, "parameter")} ${parameters.trained === 1 ? "trains" : "train"}, ${whole(parameters.trained_elements)} of ${counted(parameters.elements, "element")}. Enter opens a group.`;
+    summary.textContent = `${picture.file}: ${counted(picture.nodes, "node")}; ${whole(parameters.trained)} of ${counted(parameters.parameters, "parameter")} ${parameters.trained === 1 ? "trains" : "train"}, ${whole(parameters.trained_elements)} of ${counted(parameters.elements, "element")}. Enter opens a group.`;
     groups.replaceChildren(
       ...picture.opened.map((group) => el("button", { type: "button", onclick: () => change(group.key, false) }, `Close ${group.label}`)),
     );
