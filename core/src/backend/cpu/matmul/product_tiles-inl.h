@@ -273,9 +273,7 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
         ORTRAIN_ROW(4)
         ORTRAIN_ROW(5)
 #undef ORTRAIN_ROW
-        a += a_column;
-        a3 += a_column;
-        b += b_row;
+        a += a_column, a3 += a_column, b += b_row;
       }
     }
 #define ORTRAIN_EACH_OF(r) ORTRAIN_SUM(r, 0) ORTRAIN_SUM(r, 1) ORTRAIN_SUM(r, 2) ORTRAIN_SUM(r, 3)
