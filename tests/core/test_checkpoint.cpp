@@ -654,8 +654,9 @@ TEST_CASE("A checkpoint that cannot be saved leaves the old file as it was") {
   }
   check_same(sample(), *CheckpointState::load(folder / "c"));
   CHECK(folder.names() == std::vector<std::string>{"c"});
-  check_error(ErrorCode::kFail, {"none/c", "No such file"}, [&] { state->save(folder / "none/c", true); });
-  check_error(ErrorCode::kFail, {"Not a directory"}, [&] { state->save(folder / "c/c", true); });
+  check_error(ErrorCode::kFail, {"none/c", "there is no folder"},
+              [&] { state->save(folder / "none/c", true); });
+  check_error(ErrorCode::kFail, {"is not a folder"}, [&] { state->save(folder / "c/c", true); });
   check_error(ErrorCode::kInvalidArgument, {"a folder"}, [&] { state->save(folder.path(), true); });
   check_error(ErrorCode::kInvalidArgument, {"/dev/full", "special file"},
               [&] { state->save("/dev/full", true); });
