@@ -58,9 +58,9 @@ inline constexpr int64_t kSmallProduct = 1 << 20;
 // and 32 x 32 x 32 take 1.15 to 1.18; with 2^18, one of 64 x 64 x 64 takes 1.02.
 inline constexpr int64_t kSmallBf16Product = 1 << 15;
 // Blocks of the operands that stay in the second-level cache while they are used: bytes of rows of B, and
-// rows of A. Derived: 128 products deep (kDepth), they take 256 KiB and, in float, 84 KiB of 1 MiB or more.
+// rows of A. Derived: 256 products deep (kDepth), they take 256 KiB and, in float, 168 KiB of 1 MiB or more.
 // Flat from half to twice each.
-inline constexpr int64_t kBlockColumns = 2048, kBlockRows = 168;
+inline constexpr int64_t kBlockColumns = 1024, kBlockRows = 168;
 // Bytes between elements that need no packing. Flat from 128 to 2048.
 inline constexpr int64_t kNearby = 512;
 // With more rows than this, packing an operand pays off: if the columns of B are contiguous, and if its rows

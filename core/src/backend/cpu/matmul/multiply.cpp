@@ -70,7 +70,7 @@ namespace {
 // Dot products of a row of A with columns of B, four columns at a time, over at most this many products.
 constexpr int64_t kDotDepth = 1024;
 
-// The thread's memory for packed operands, at most 350 KB.
+// The thread's memory for packed operands, at most 450 KB.
 template <typename T>
 T* PackingMemory(int64_t elements) {
   return static_cast<T*>(regions::memory(static_cast<size_t>(elements) * sizeof(T)));
@@ -176,9 +176,9 @@ void Blocks(const ProductPart<T>& p) {
   // Elements far apart may all map to one cache set. A single panel reads each of them once, so that copying
   // them first would take longer.
   const bool packs_a = p.a.column * kSize > tuning::kNearby && p.n > kPanel * lanes;
-  const int64_t a_line = rows + kRowPad;
+  const int64_t packed_row = (depth + lanes - 1) / lanes * lanes + kRowPad;
   const int64_t b_elements = depth * ((columns + lanes - 1) / lanes * lanes);
-  T* packed = PackingMemory<T>(b_elements + (packs_a ? depth * a_line : 0));
+  T* packed = PackingMemory<T>(b_elements + (packs_a ? rows * packed_row : 0));
   T* packed_a = packed + b_elements;
   for (int64_t j = 0; j < p.n; j += columns)
     for (int64_t l = 0; l < p.k; l += depth) {
@@ -191,12 +191,12 @@ void Blocks(const ProductPart<T>& p) {
       for (int64_t i = 0; i < p.m; i += rows) {
         const int64_t m = HWY_MIN(rows, p.m - i);
         const T* a = p.a.data + i * p.a.row + l * p.a.column;
-        int64_t a_column = p.a.column;
+        int64_t a_row = p.a.row, a_column = p.a.column;
         if (packs_a) {
-          for (int64_t q = 0; q < k; ++q) std::copy_n(a + q * a_column, m, packed_a + q * a_line);
-          a = packed_a, a_column = a_line;
+          StoreByRows(a, a_column, m, k, packed_a, packed_row);
+          a = packed_a, a_row = packed_row, a_column = 1;
         }
-        Multiply<T>(m, a, p.a.row, a_column, {packed, k, n, 0, k, 0, n}, p.c.data + i * p.c.row + j, p.c.row,
+        Multiply<T>(m, a, a_row, a_column, {packed, k, n, 0, k, 0, n}, p.c.data + i * p.c.row + j, p.c.row,
                     p.add || l > 0, false, p.alpha);
       }
     }
