@@ -272,7 +272,7 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
       // Prefetches the rows of the next tile. Processors do so themselves only once the rows of this tile are
       // read.
       for (int r = 0; depth.prefetches && r < R; ++r) hwy::Prefetch(a + (R + r) * a_row);
-      const T* a3 = a + 3 * a_row;
+      const T* a3 = a + 3 * a_row;  // the fourth row
       // gcc would write out all 16 passes of small tiles, which are five times as large then, and no faster.
       HWY_UNROLL(1)
       for (int64_t p = HWY_MIN(kLine, depth.k - begin); p > 0; --p) {
@@ -394,9 +394,12 @@ void Multiply(int64_t m, const T* a, int64_t a_row, int64_t a_column, const Pack
     for (int64_t j = b.n_begin / width * width; j < b.n_end; j += width) {
       // Only the vectors of this panel that n_end needs are computed.
       const int64_t stored = (HWY_MIN(width, b.n - j) + lanes - 1) / lanes * lanes;
-      Panel<T, How>(m, HWY_MIN(stored, b.n_end - j), {depth}, a + (begin - b.k_begin) * a_column, a_row,
-                    a_column, b.data + j * b.k + begin * stored, stored, c + j, c_row,
-                    add || begin > b.k_begin, spill, scale);
+      // The first panel fetches A, often from memory. It then takes 0.94 of the time if nothing is in a cache
+      // (Cascade Lake).
+      const bool prefetches = a_column == 1 && j <= b.n_begin;
+      Panel<T, How>(m, HWY_MIN(stored, b.n_end - j), {.k = depth, .prefetches = prefetches},
+                    a + (begin - b.k_begin) * a_column, a_row, a_column, b.data + j * b.k + begin * stored,
+                    stored, c + j, c_row, add || begin > b.k_begin, spill, scale);
     }
   }
 }
