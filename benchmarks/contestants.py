@@ -33,6 +33,7 @@ class Contestant:
     Attributes
     ----------
     name : what the user selects and the reports show.
+    colour : of its bars in the plot.
     venv : folder below `--peers` with the virtual environment it runs in; None for the running interpreter.
     trainer : module, class and argument of its `Trainer`.
     artifacts : whether `Trainer.make_artifacts` must run first.
@@ -41,6 +42,7 @@ class Contestant:
     """
 
     name: str
+    colour: str
     venv: str | None
     trainer: tuple[str, str, Any]
     artifacts: bool = False
@@ -60,25 +62,35 @@ _TORCH = ("benchmarks.train_torch", "TorchTrainer")
 
 
 def ours(
-    name: str, config: dict[str, str], disabled_passes: list[str], tolerance: float | None = None
+    name: str,
+    colour: str,
+    config: dict[str, str],
+    disabled_passes: list[str],
+    tolerance: float | None = None,
 ) -> Contestant:
     """Return ortrain with these configuration entries of the session, and without these artifact passes."""
     trainer = (*_ON_DEVICE, (name, "ortrain", "ortrain", config, disabled_passes))
-    return Contestant(name, None, trainer, artifacts=True, tolerance=tolerance)
+    return Contestant(name, colour, None, trainer, artifacts=True, tolerance=tolerance)
 
 
 CONTESTANTS = (
-    ours(OURS, {}, []),
-    ours(OURS_BF16, {"ortrain.mixed_precision": "bf16"}, [], tolerance=3e-2),
+    ours(OURS, "#d1495b", {}, []),
+    ours(OURS_BF16, "#e8929d", {"ortrain.mixed_precision": "bf16"}, [], tolerance=3e-2),
     Contestant(
-        "ort", "ort", (*_ON_DEVICE, ("ort", "onnxruntime", "onnxruntime.training", {}, [])), artifacts=True
+        "ort",
+        "#30638e",
+        "ort",
+        (*_ON_DEVICE, ("ort", "onnxruntime", "onnxruntime.training", {}, [])),
+        artifacts=True,
     ),
-    Contestant("step", None, ("benchmarks.train_step", "StepTrainer", "step"), artifacts=True),
-    Contestant("step-any", None, ("benchmarks.train_step", "StepTrainer", "step-any"), artifacts=True),
-    Contestant("torch-eager", "torch", (*_TORCH, "eager")),
-    Contestant("torch-channels-last", "torch", (*_TORCH, "channels-last")),
-    Contestant("torch-compiled", "torch", (*_TORCH, "compiled")),
-    Contestant("jax", "jax", ("benchmarks.train_jax", "JaxTrainer", None)),
+    Contestant("step", "#7aa6c2", None, ("benchmarks.train_step", "StepTrainer", "step"), artifacts=True),
+    Contestant(
+        "step-any", "#aac7d8", None, ("benchmarks.train_step", "StepTrainer", "step-any"), artifacts=True
+    ),
+    Contestant("torch-eager", "#edae49", "torch", (*_TORCH, "eager")),
+    Contestant("torch-channels-last", "#f3d08b", "torch", (*_TORCH, "channels-last")),
+    Contestant("torch-compiled", "#8d6b94", "torch", (*_TORCH, "compiled")),
+    Contestant("jax", "#5b8c5a", "jax", ("benchmarks.train_jax", "JaxTrainer", None)),
 )
 
 

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contestants import OURS, OURS_BF16, by_name
+from benchmarks.contestants import OURS, by_name
 from benchmarks.runner import ROOT
 
 Entry = dict[str, Any]
@@ -115,18 +115,6 @@ def table(entry: Entry) -> str:
     return "\n".join(lines)
 
 
-COLOURS = {
-    OURS: "#d1495b",
-    OURS_BF16: "#e8929d",
-    "ort": "#30638e",
-    "step": "#7aa6c2",
-    "torch-eager": "#edae49",
-    "torch-channels-last": "#f3d08b",
-    "torch-compiled": "#8d6b94",
-    "jax": "#5b8c5a",
-}
-
-
 def plot(results: list[Entry], path: Path) -> bool:
     """Draw step time and memory as bars, one column of panels per case; return whether matplotlib is installed."""
     try:
@@ -144,7 +132,9 @@ def plot(results: list[Entry], path: Path) -> bool:
         for row, (label, field, number) in enumerate(panels):
             axes = grid[row][column]
             bars = axes.bar(
-                names, [entry["contestants"][n][field] for n in names], color=[COLOURS[n] for n in names]
+                names,
+                [entry["contestants"][n][field] for n in names],
+                color=[by_name(n).colour for n in names],
             )
             axes.bar_label(bars, fmt=number, fontsize=8)
             axes.margins(y=0.12)
