@@ -16,6 +16,7 @@ from ortrain.artifacts.adapter_files import (
     write_peft,
 )
 from ortrain.artifacts.blocks import LossType, OptimType
+from ortrain.artifacts.cache import without_cache
 from ortrain.artifacts.choice.declaration import UnknownParameterWarning
 from ortrain.artifacts.choice.fates import Fate, InitializerReport
 from ortrain.artifacts.generation import NothingToTrainWarning, generate_artifacts
@@ -29,6 +30,7 @@ from ortrain.artifacts.report.artifact_report import ArtifactReport
 from ortrain.artifacts.report.findings import SharedWeight
 from ortrain.artifacts.report.folded import FoldedWeight
 from ortrain.artifacts.step import generate_step, write_step
+from ortrain.artifacts.transfer import with_weights_of
 
 __all__ = [
     "AdaptedLayer",
@@ -58,6 +60,8 @@ __all__ = [
     "read_peft",
     "requantized",
     "with_adapter_inputs",
+    "with_weights_of",
+    "without_cache",
     "write_onnx_adapter",
     "write_peft",
     "write_step",

@@ -323,7 +323,7 @@ def _merge_codes(
         )
     exact = _with_norms(decode(codes) + delta, 0, norms)
     made = encode(exact.astype(codes.scales.dtype), codes.coding)
-    reads = Counter(name for node in model.graph.node for name in node.input)
+    reads = _reads_of_the_base(model)
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     for slot, value in ((1, made.packed), (2, made.scales), (3, made.zeros)):
         if value is None:
@@ -357,7 +357,7 @@ def _merge(
     slot, attributes = WEIGHTS[reader.op_type], attributes_of(reader)
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     producers = {name: node for node in model.graph.node for name in node.output}
-    reads = Counter(name for node in model.graph.node for name in node.input)
+    reads = _reads_of_the_base(model)
     name, transposed, is_shared = reader.input[slot], False, reads[reader.input[slot]] > 1
     while name not in tensors or tensors[name].data_type not in _graph.FLOATING:
         node = producers.get(name)
@@ -386,6 +386,11 @@ def _merge(
     else:
         value = np.ascontiguousarray(value.T) if transposed else value
         tensors[name].CopyFrom(onnx.numpy_helper.from_array(value, name))
+
+
+def _reads_of_the_base(model: onnx.ModelProto) -> Counter[str]:
+    """Count how often nodes read each value, without the nodes of adapters."""
+    return Counter(name for node in model.graph.node if not is_added(node) for name in node.input)
 
 
 def _product(layer: AdaptedLayer, a: Array, b: Array) -> Array:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ortrain.cli import app, results, running
+from ortrain.cli import app, language_models, results, running
 from ortrain.cli.language_models import KIND as LANGUAGE_MODEL
 from ortrain.preprocessing.pictures import ImagePreprocessing, normalization_of
 from ortrain.preprocessing.tables import TablePreprocessing
@@ -22,6 +23,7 @@ from ortrain.trainer import Trainer
     ortrain export artifacts trained.onnx --checkpoint artifacts/runs/1/epoch-3.ckpt --output logits
     ortrain export artifacts trained.onnx --with-preprocessing
     ortrain export artifacts trained.onnx --adapters merged --peft adapter
+    ortrain export artifacts trained.onnx --adapters merged --into model/model.onnx
     """,
 )
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
@@ -46,6 +48,12 @@ from ortrain.trainer import Trainer
     help="also write the adapters to a folder as PEFT does",
 )
 @click.option(
+    "--into",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="write this model with the trained weights: the model that DIR was made from, for example with its key-value cache",
+)
+@click.option(
     "--with-preprocessing",
     is_flag=True,
     help="put the preprocessing of the run in front of the model, which then takes raw columns or pictures",
@@ -59,18 +67,19 @@ def command(
     outputs: tuple[str, ...],
     adapters: str,
     peft: Path | None,
+    into: Path | None,
     with_preprocessing: bool,
     json_output: bool,
 ) -> None:
     """Write the trained model of DIR for inference to MODEL."""
+    if into is not None:
+        _check_into(folder, model, into, adapters, bool(outputs), with_preprocessing)
     read = results.chosen_checkpoint(running.artifacts_folder(folder), checkpoint)
     trainer = Trainer(folder, outputs=list(outputs) or None, checkpoint=read, threads=threads)
     if with_preprocessing:
         _check_preprocessing(trainer)
-    trainer.export(model)
-    written = [model]
-    if adapters != "inside" or peft is not None:
-        written += _export_adapters(trainer, model, adapters, peft)
+    files = (trainer, model, adapters, peft)
+    written = _export(*files) if into is None else _export_into(into, *files)
     if with_preprocessing:
         _put_preprocessing_in_front(trainer, model)
     elif trainer.preprocessing not in (None, _plain(trainer)):
@@ -79,18 +88,21 @@ def command(
         app.print_json({"model": model, "checkpoint": read, "outputs": trainer.outputs})
     else:
         click.echo(
-            f"wrote {' and '.join(map(str, written))} with the parameters of {read} ({results.origin_of(read, trainer)}), "
-            f"outputs {', '.join(trainer.outputs)}"
+            f"wrote {' and '.join(map(str, written))} with the parameters of {read} ({results.origin_of(read, trainer)})"
+            + (f", outputs {', '.join(trainer.outputs)}" if into is None else "")
         )
 
 
-def _export_adapters(trainer: Trainer, model: Path, adapters: str, peft: Path | None) -> list[Path]:
-    """Write adapters as files, or as inputs of the exported model; return the files and folders with adapters."""
+def _export(trainer: Trainer, model: Path, adapters: str, peft: Path | None) -> list[Path]:
+    """Write a model, and files and folders with its adapters; return the paths."""
+    trainer.export(model)
+    if adapters == "inside" and peft is None:
+        return [model]
     from ortrain import artifacts
     from ortrain._files.weights import write_models
 
     changed = None
-    written: list[Path] = []
+    written = [model]
     if adapters == "merged":
         changed = artifacts.merged(model)
     elif adapters == "requantized":
@@ -109,6 +121,36 @@ def _export_adapters(trainer: Trainer, model: Path, adapters: str, peft: Path | 
         artifacts.write_peft(trainer.state, peft)
         written.append(peft)
     return written
+
+
+def _export_into(into: Path, trainer: Trainer, model: Path, adapters: str, peft: Path | None) -> list[Path]:
+    """Write the model in a file with the trained weights, and a folder with adapters; return the paths."""
+    from ortrain import artifacts
+    from ortrain._files.weights import write_models
+
+    with tempfile.TemporaryDirectory(prefix="ortrain-") as temporary:
+        exported, *others = _export(trainer, Path(temporary) / model.name, adapters, peft)
+        made = artifacts.with_weights_of(into, exported)
+        write_models({model: made}, model.with_name(f"{model.name}.data"), None)
+    return [model, *others]
+
+
+def _check_into(
+    folder: Path, model: Path, into: Path, adapters: str, has_outputs: bool, with_preprocessing: bool
+) -> None:
+    """Reject options that do not fit ``--into``, and a model that the artifacts were not made from."""
+    excluded = {
+        "--adapters apart": adapters == "apart",
+        "--output": has_outputs,
+        "--with-preprocessing": with_preprocessing,
+    }
+    for option, is_given in excluded.items():
+        if is_given:
+            raise click.UsageError(f"--into cannot be combined with {option}")
+    if model.exists() and model.samefile(into):
+        raise click.UsageError(f"--into: expected MODEL to be another file, found {into} twice")
+    if language_models.is_one(folder):
+        language_models.check_made_from(folder, into, adapters != "inside")
 
 
 def _plain(trainer: Trainer) -> dict[str, Any] | None:

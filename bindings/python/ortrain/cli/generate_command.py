@@ -110,7 +110,7 @@ def command(
             raise click.UsageError(f"--checkpoint is for a folder of artifacts, found the model {exported}")
         options = SessionOptions()
         options.intra_op_num_threads = threads
-        model, stored = InferenceSession(exported, options), None
+        model, stored = language_models.opened(exported, options), None
         if adapter is None:
             _say_that_adapters_are_missing(model, exported)
         inputs = InputNames.among(forms_of(model), **names.of_the_inputs)

@@ -6,6 +6,7 @@ import glob
 import hashlib
 import json
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from ortrain import _ortrain, text
 from ortrain._files.writing import write_file
 from ortrain._support.counts import counted
 from ortrain.cli.language_options import LanguageOptions
+from ortrain.inference_session import InferenceSession
+from ortrain.options import SessionOptions
 from ortrain.preprocessing.text import FILE
 from ortrain.text.inputs import shape_of
 from ortrain.trainer import Trainer
@@ -46,6 +49,17 @@ def model_in(path: Path) -> Path | None:
         models = sorted(path.glob("*.onnx"))
         found = models[0] if len(models) == 1 else None
     return found
+
+
+def opened(model: Path, options: SessionOptions) -> InferenceSession:
+    """Return a session with a language model, without its key-value cache if it has one."""
+    session = InferenceSession(model, options)
+    if not any(argument.name.startswith("past") for argument in session.get_inputs()):
+        return session
+    from ortrain._files.weights import with_all_data
+    from ortrain.artifacts import without_cache
+
+    return InferenceSession(with_all_data(without_cache(model)).SerializeToString(), options)
 
 
 def batch_of(folder: Path) -> tuple[int, int]:
@@ -121,9 +135,9 @@ def artifacts_of(
         settings.
     """
     folder = options.folder
-    names, rows, vocabulary = (None, None, None) if is_one(folder) else _check_language_model(model, options)
+    found = None if is_one(folder) else _check_language_model(model, options)
     digest = _digest(model)
-    if names is None or (folder / "training_model.onnx").exists():
+    if found is None or (folder / "training_model.onnx").exists():
         _check_same(folder, model, digest, options, optimizer)
         return folder
     made_of = text.Tokenizer(
@@ -148,9 +162,9 @@ def artifacts_of(
         raise click.UsageError(
             "--float-embeddings: expected --bits as well, because otherwise no weights are quantized"
         )
-    report = _make(model, folder, settings, seed, rows)
+    report = _make(model, folder, settings, seed, found)
     made_of.copy_to(folder)
-    known = {"inputs": names.as_json(), "vocabulary": vocabulary}
+    known = {"inputs": found.names.as_json(), "vocabulary": found.vocabulary}
     record = {"model": model.name, "sha256": digest, **settings, **known}
     write_file(folder / RECORD, "artifacts", json.dumps(record, indent=2).encode())
     what = (
@@ -160,15 +174,17 @@ def artifacts_of(
     )
     bits = f" with weights of {options.bits} bits" if options.bits else ""
     click.echo(f"ortrain: made {folder} of {model}{bits}, in which the command trains {what}", err=True)
+    if found.has_cache:
+        click.echo("ortrain: the model of the artifacts has no key-value cache", err=True)
     return folder
 
 
-def _make(model: Path, folder: Path, settings: dict[str, Any], seed: int, rows: int | None) -> Any:
-    """Make artifacts with the cross entropy of tokens. ``rows`` is the batch size of the export, None if it is free.
+def _make(model: Path, folder: Path, settings: dict[str, Any], seed: int, found: _LanguageModel) -> Any:
+    """Make artifacts with the cross entropy of tokens.
 
     A fixed batch size is made free if that is possible; otherwise it becomes the batch size in the settings.
     """
-    from ortrain.artifacts import LoRA, quantize_weights
+    from ortrain.artifacts import LoRA, quantize_weights, without_cache
     from ortrain.trainer.creation import make_artifacts
 
     adapter = None
@@ -177,10 +193,13 @@ def _make(model: Path, folder: Path, settings: dict[str, Any], seed: int, rows: 
         adapter = LoRA(r=settings["rank"], alpha=settings["alpha"], use_dora=is_dora, seed=seed)
     with tempfile.TemporaryDirectory(prefix="ortrain-") as temporary:
         source = model
+        if found.has_cache:
+            source = Path(temporary) / "without_cache.onnx"
+            without_cache(model, source)
         if settings["bits"] is not None:
-            source = Path(temporary) / model.name
+            whole, source = source, Path(temporary) / model.name
             is_small = not settings["float-embeddings"]
-            quantize_weights(model, source, bits=int(settings["bits"]), embeddings=is_small)
+            quantize_weights(whole, source, bits=int(settings["bits"]), embeddings=is_small)
         output = settings["logits"]
 
         def make(batch: str | None) -> Any:
@@ -190,24 +209,40 @@ def _make(model: Path, folder: Path, settings: dict[str, Any], seed: int, rows: 
                 batch=batch,
             )
 
-        if rows is None:
+        if found.rows is None:
             return make(None)
         try:
             return make("dynamic")
         except ValueError as error:
             made = make(None)
             click.echo(
-                f"ortrain: a step takes batches of {counted(rows, 'row')}, as the model was exported: {error}",
+                f"ortrain: a step takes batches of {counted(found.rows, 'row')}, as the model was exported: {error}",
                 err=True,
             )
-            settings["batch"] = rows
+            settings["batch"] = found.rows
             return made
 
 
-def _check_language_model(
-    model: Path, options: LanguageOptions
-) -> tuple[text.InputNames, int | None, int | None]:
-    """Return the names of a language model's inputs, its batch size and its number of tokens; None for a free size.
+@dataclass(frozen=True)
+class _LanguageModel:
+    """What the file of a language model shows.
+
+    Attributes
+    ----------
+    names : its inputs, without those of a cache.
+    rows : its batch size, None if it is free.
+    vocabulary : the number of its tokens, None if it is not known.
+    has_cache : whether it has inputs for the keys and values of earlier tokens.
+    """
+
+    names: text.InputNames
+    rows: int | None
+    vocabulary: int | None
+    has_cache: bool
+
+
+def _check_language_model(model: Path, options: LanguageOptions) -> _LanguageModel:
+    """Describe a language model.
 
     Raises
     ------
@@ -215,8 +250,11 @@ def _check_language_model(
         When the model does not take tokens, or does not return a score for each token; the error lists its inputs or outputs.
     """
     from ortrain._files.models import load_model
+    from ortrain.artifacts.graph.cache import remove_cache
 
-    graph = load_model(model, load_external_data=False).graph
+    loaded = load_model(model, load_external_data=False)
+    has_cache = bool(remove_cache(loaded))
+    graph = loaded.graph
     weights = {tensor.name for tensor in graph.initializer}
     forms = [
         Form(value.name, _ortrain.numpy_type(kind) if (kind := _type_of(value)) else None, _shape_of(value))
@@ -244,7 +282,8 @@ def _check_language_model(
             f"{model}: expected scores [batch, tokens, vocabulary] as the output {logits} of a language model, found "
             f"{'an unknown number of dimensions' if shape is None else counted(len(shape), 'dimension')}{advice}"
         )
-    return names, shape_of(names, forms)[0], shape[2] if isinstance(shape[2], int) else None
+    vocabulary = shape[2] if isinstance(shape[2], int) else None
+    return _LanguageModel(names, shape_of(names, forms)[0], vocabulary, has_cache)
 
 
 def _type_of(value: Any) -> int:
@@ -299,6 +338,22 @@ def _check_same(
             raise ValueError(
                 f"{name} {value}: the artifacts in {folder} were made with {before}; {elsewhere}"
             )
+
+
+def check_made_from(folder: Path, model: Path, is_merged: bool) -> None:
+    """Reject a model that cannot take the weights that were trained in the artifacts of a language model."""
+    record = _record(folder)
+    if record["sha256"] != _digest(model):
+        raise ValueError(
+            f"--into: expected the model that {folder} was made from, {record['model']}, found {model}, which differs"
+        )
+    if record["bits"] is not None:
+        raise ValueError(
+            f"--into: the artifacts in {folder} were made with --bits {record['bits']}, and {model} has other weights; train a "
+            "model that `ortrain quantize` wrote, without --bits"
+        )
+    if record["adapter"] != "none" and not is_merged:
+        raise click.UsageError("--into: expected --adapters merged or requantized as well")
 
 
 def _digest(path: Path) -> str:

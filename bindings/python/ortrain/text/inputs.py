@@ -125,7 +125,7 @@ def _unclear(forms: Sequence[Form], found: Mapping[str, str], free: Sequence[str
     """Return why the inputs of a model are not clear."""
     advice = ""
     if any("past" in name for name in free):
-        advice = "; export the model without its cache (use_cache=False)"
+        advice = "; ortrain.artifacts.without_cache removes the key-value cache"
     elif "tokens" in found:
         advice = f"; the purpose of {', '.join(free)} is unknown: name the input with --mask or --positions"
     elif any(_may_be_tokens(form) for form in forms):

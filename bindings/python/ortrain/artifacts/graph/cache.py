@@ -1,0 +1,138 @@
+"""Language models without their key-value cache.
+
+An exported decoder has inputs with the keys and values of earlier tokens, and returns them together with those of the new
+tokens. Training reads whole texts, so no token is earlier.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+
+from ortrain import _graph
+from ortrain._graph.initializers import add_initializer, free_name, is_read
+
+_PAST = re.compile(r"past")
+_PRESENT = re.compile(r"present")
+
+
+def cache_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """Return the inputs of a model with the keys and values of earlier tokens.
+
+    They have names that begin with "past", have floating-point numbers, and their number of tokens is free.
+    """
+    valued = {tensor.name for tensor in graph.initializer}
+    return [
+        value
+        for value in graph.input
+        if _PAST.match(value.name)
+        and value.name not in valued
+        and value.type.tensor_type.elem_type in _graph.FLOATING
+        and len(value.type.tensor_type.shape.dim) > 2
+        and any(not dim.dim_value for dim in value.type.tensor_type.shape.dim[1:])
+    ]
+
+
+def remove_cache(model: onnx.ModelProto) -> list[str]:
+    """Remove the key-value cache of a model in place, and return the names of the inputs that it had.
+
+    Where a node appends keys to those of earlier tokens, the keys alone remain. Other nodes read earlier keys and values of no
+    tokens. The outputs with keys and values are removed.
+    """
+    graph = model.graph
+    removed = {value.name: value for value in cache_inputs(graph)}
+    if not removed:
+        return []
+    batch, lengths = _dimensions(graph, list(removed.values()))
+    for place in reversed([i for i, value in enumerate(graph.input) if value.name in removed]):
+        del graph.input[place]
+    appended = _remove_concatenations(model, set(removed))
+    gone = {value.name for value in graph.output if _PRESENT.match(value.name)} | appended
+    for values in (graph.output, graph.value_info):
+        for place in reversed([i for i, value in enumerate(values) if value.name in gone]):
+            del values[place]
+    for name, value in reversed(removed.items()):
+        if is_read(model, name):
+            _insert_empty(model, value, batch)
+    for dim in _named_dimensions(graph):
+        dim.dim_param = _without(dim.dim_param, lengths)
+    return list(removed)
+
+
+def _dimensions(
+    graph: onnx.GraphProto, cache: list[onnx.ValueInfoProto]
+) -> tuple[tuple[str, int] | int, set[str]]:
+    """Return the batch size of a cache, fixed or as an axis of an input, and the names of its numbers of tokens."""
+    names = {value.name for value in cache}
+    first = cache[0].type.tensor_type.shape.dim[0]
+    lengths = {dim.dim_param for value in cache for dim in value.type.tensor_type.shape.dim[1:]} - {""}
+    if first.dim_value:
+        return int(first.dim_value), lengths
+    for value in graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if value.name not in names and dim.dim_param == first.dim_param:
+                return (value.name, axis), lengths
+    raise ValueError(
+        f"the key-value cache of the model cannot be removed: no input has the first dimension of {cache[0].name}, "
+        f"{first.dim_param or 'which has no name'}; export the model without its cache (use_cache=False)"
+    )
+
+
+def _remove_concatenations(model: onnx.ModelProto, cache: set[str]) -> set[str]:
+    """Replace values that a Concat node appends to the cache by what is appended; return the names of these values."""
+    graph = model.graph
+    found = [
+        i
+        for i, node in enumerate(graph.node)
+        if node.op_type == "Concat" and len(node.input) == 2 and node.input[0] in cache
+    ]
+    appended = {graph.node[i].output[0]: graph.node[i].input[1] for i in found}
+    for i in reversed(found):
+        del graph.node[i]
+    for name, value in appended.items():
+        _graph.rename_reads(graph, name, value)
+    return set(appended)
+
+
+def _insert_empty(model: onnx.ModelProto, value: onnx.ValueInfoProto, batch: tuple[str, int] | int) -> None:
+    """Compute keys or values of no tokens at the beginning of the graph, with the name of an input."""
+    taken = _graph.names_in_use(model)
+    kind = value.type.tensor_type
+    # The number of tokens is a free dimension, whose value is 0 here.
+    sizes = [dim.dim_value for dim in kind.shape.dim]
+    names = [free_name(f"{value.name}_{what}", taken) for what in ("sizes", "shape", "axis", "batch")]
+    whole, shape, axis, rows = names
+    nodes = []
+    if isinstance(batch, int):
+        add_initializer(model, whole, np.array(sizes, np.int64))
+    else:
+        rest = free_name(f"{value.name}_rest", taken)
+        add_initializer(model, axis, np.array([batch[1]], np.int64))
+        add_initializer(model, rest, np.array(sizes[1:], np.int64))
+        nodes = [
+            onnx.helper.make_node("Shape", [batch[0]], [shape], shape),
+            onnx.helper.make_node("Gather", [shape, axis], [rows], rows, axis=0),
+            onnx.helper.make_node("Concat", [rows, rest], [whole], whole, axis=0),
+        ]
+    zero = onnx.helper.make_tensor("value", kind.elem_type, [1], [0])
+    nodes.append(onnx.helper.make_node("ConstantOfShape", [whole], [value.name], value.name, value=zero))
+    for node in reversed(nodes):
+        model.graph.node.insert(0, node)
+
+
+def _named_dimensions(graph: onnx.GraphProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
+    for values in (graph.input, graph.output, graph.value_info):
+        for value in values:
+            for dim in value.type.tensor_type.shape.dim:
+                if dim.dim_param:
+                    yield dim
+
+
+def _without(dimension: str, lengths: set[str]) -> str:
+    """Return the expression of a dimension without the number of earlier tokens."""
+    terms = [term.strip() for term in dimension.split("+")]
+    kept = [term for term in terms if term not in lengths]
+    return " + ".join(kept) if len(kept) < len(terms) else dimension

@@ -1,0 +1,77 @@
+"""Trained weights in the model that they came from."""
+
+from __future__ import annotations
+
+import math
+
+import onnx
+
+from ortrain import _graph
+from ortrain._support.values import StrPath
+from ortrain.artifacts.graph.restore import with_weights_restored
+from ortrain.artifacts.loading import load
+
+
+def with_weights_of(model: onnx.ModelProto | StrPath, trained: onnx.ModelProto | StrPath) -> onnx.ModelProto:
+    """Return a model with the weights of an export that was trained from it.
+
+    Use it when training changed more than the weights, for example removed the key-value cache of a language model.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto or str or os.PathLike
+        The model before training, or the path of its file. It is not changed.
+    trained : onnx.ModelProto or str or os.PathLike
+        The exported model, or the path of its file. Adapters must be merged into its weights, see `merged`.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The model, with each initializer of `trained` in place of its initializer of that name. Large weights that are external
+        data of the given files stay in their files.
+
+    Raises
+    ------
+    ValueError
+        When one of the models has weights that the other lacks, or has with another shape or type.
+    """
+    loaded, path = load(model, apart=True)
+    given = onnx.ModelProto()
+    given.CopyFrom(loaded)
+    # Artifacts are made from a model whose weights were restored in the same way.
+    changed, _ = with_weights_restored(given, path, None, None, None)
+    source, _ = load(trained, apart=True)
+    own = {tensor.name: tensor for tensor in changed.graph.initializer}
+    others = {tensor.name: tensor for tensor in source.graph.initializer}
+    for name in own.keys() & others.keys():
+        _check_form(own[name], others[name])
+        own[name].CopyFrom(others[name])
+    where = path or "the model"
+    _check_names(others, own, f"{where} lacks weights of the trained model")
+    _check_names(own, others, f"{where} has weights that the trained model lacks")
+    return changed
+
+
+def _check_names(
+    weights: dict[str, onnx.TensorProto], others: dict[str, onnx.TensorProto], problem: str
+) -> None:
+    """Reject weights without a counterpart in the other model; single numbers may be constants of one model."""
+    missing = [
+        name
+        for name, tensor in weights.items()
+        if name not in others and tensor.data_type in _graph.FLOATING and math.prod(tensor.dims) > 1
+    ]
+    if missing:
+        shown = f"{', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}"
+        raise ValueError(
+            f"{problem}, {shown}: expected the model that was trained, and adapters that are merged into its weights"
+        )
+
+
+def _check_form(own: onnx.TensorProto, trained: onnx.TensorProto) -> None:
+    if list(own.dims) != list(trained.dims) or own.data_type != trained.data_type:
+        expected, found = (
+            f"{onnx.TensorProto.DataType.Name(tensor.data_type).lower()} {list(tensor.dims)}"
+            for tensor in (trained, own)
+        )
+        raise ValueError(f"the weight {own.name}: expected {expected}, as it was trained, found {found}")

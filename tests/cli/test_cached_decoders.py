@@ -1,0 +1,190 @@
+"""Decoders that were exported for generation, with a key-value cache, are trained and get their weights back."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from ortrain import Trainer, artifacts
+from small_language_model import prompts, write_lines, write_tokenizer
+
+DECODERS = Path(__file__).parents[1] / "data" / "decoders"
+NAMES = ("gemma3", "gpt2", "llama")
+TOKENS = 9
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current folder, with facts.jsonl."""
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "facts.jsonl", prompts())
+    return tmp_path
+
+
+def write_decoder(folder, name):
+    write_tokenizer(folder / name)
+    shutil.copy(DECODERS / f"{name}.onnx", folder / name / "model.onnx")
+    return folder / name / "model.onnx"
+
+
+def fed(session, ids):
+    """What a model takes for a text, without earlier keys and values."""
+    rows, tokens = ids.shape
+    values = {
+        "input_ids": ids,
+        "attention_mask": np.ones_like(ids),
+        "position_ids": np.tile(np.arange(tokens), (rows, 1)),
+    }
+    return {value.name: values[value.name] for value in session.get_inputs() if value.name in values}
+
+
+def scores_with_cache(model, ids):
+    """The scores that stock onnxruntime computes, one token at a time."""
+    session = onnxruntime.InferenceSession(model)
+    rows = len(ids)
+    cache = {
+        value.name: np.zeros((rows, value.shape[1], 0, value.shape[3]), np.float32)
+        for value in session.get_inputs()
+        if value.name.startswith("past")
+    }
+    assert cache
+    outputs = [value.name for value in session.get_outputs()]
+    scores = []
+    for place in range(ids.shape[1]):
+        feed = fed(session, ids[:, place : place + 1]) | cache
+        if "attention_mask" in feed:
+            feed["attention_mask"] = np.ones((rows, place + 1), np.int64)
+        if "position_ids" in feed:
+            feed["position_ids"] = np.full((rows, 1), place)
+        found = dict(zip(outputs, session.run(None, feed), strict=True))
+        scores.append(found["logits"])
+        cache = {name: found[name.replace("past_key_values", "present")] for name in cache}
+    return np.concatenate(scores, axis=1)
+
+
+def some_tokens():
+    return np.random.default_rng(3).integers(0, 300, (2, TOKENS))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_its_cache_a_model_computes_the_same_scores(name, tmp_path):
+    model, ids = DECODERS / f"{name}.onnx", some_tokens()
+    changed = artifacts.without_cache(model, tmp_path / "model.onnx")
+    onnx.checker.check_model(changed, full_check=True)
+    assert [value.name for value in changed.graph.output] == ["logits"]
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    assert set(fed(session, ids)) == {value.name for value in session.get_inputs()}
+    np.testing.assert_allclose(
+        session.run(None, fed(session, ids))[0], scores_with_cache(model, ids), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("adapter", ["lora", "dora", "none"])
+def test_trained_weights_return_to_the_model_with_its_cache(name, adapter, folder, run):
+    pytest.importorskip("safetensors")
+    model, ids = write_decoder(folder, name), some_tokens()
+    train = ("train", name, "--data", "facts.jsonl", "--adapter", adapter, "--epochs", "3", "--lr", "0.02")
+    assert "the model of the artifacts has no key-value cache" in run(*train).err
+    merged = () if adapter == "none" else ("--adapters", "merged")
+    said = run("export", "artifacts", "trained.onnx", *merged, "--into", str(model)).out
+    assert said.startswith("wrote trained.onnx with the parameters of artifacts/best.ckpt (")
+
+    trainer = Trainer("artifacts", checkpoint="artifacts/best.ckpt", outputs=["logits"])
+    values = fed(onnxruntime.InferenceSession(model), ids)
+    expected = trainer.predict(tuple(values[form.name] for form in trainer.inputs.forms[:-1]))
+    found = scores_with_cache(folder / "trained.onnx", ids)
+    np.testing.assert_allclose(found, expected, atol=5e-6)
+    assert np.abs(found - scores_with_cache(model, ids)).max() > 0.01
+
+
+def test_quantized_weights_return_too(folder, run):
+    pytest.importorskip("safetensors")
+    model = write_decoder(folder, "llama")
+    run("quantize", str(model), "llama/small.onnx", "--bits", "8")
+    run(
+        "train",
+        "llama/small.onnx",
+        "--data",
+        "facts.jsonl",
+        "--adapter",
+        "lora",
+        "--epochs",
+        "3",
+        "--lr",
+        "0.02",
+    )
+    run("export", "artifacts", "trained.onnx", "--adapters", "requantized", "--into", "llama/small.onnx")
+    trainer = Trainer("artifacts", checkpoint="artifacts/best.ckpt", outputs=["logits"])
+    ids = some_tokens()
+    values = fed(onnxruntime.InferenceSession(model), ids)
+    expected = trainer.predict(tuple(values[form.name] for form in trainer.inputs.forms[:-1]))
+    np.testing.assert_allclose(scores_with_cache("trained.onnx", ids), expected, atol=0.02)
+
+
+def test_text_is_generated_without_the_cache(folder, run):
+    write_decoder(folder, "llama")
+    artifacts.without_cache("llama/model.onnx", "plain.onnx")
+    asked = ("--prompt", "The capital of Peru is", "--max-tokens", "5", "--json")
+    plain = run("generate", "plain.onnx", "--tokenizer", "llama/tokenizer.json", *asked).json
+    assert run("generate", "llama", *asked).json == plain
+
+
+def test_weights_go_only_into_the_model_that_was_trained(folder, run):
+    pytest.importorskip("safetensors")
+    model = write_decoder(folder, "gpt2")
+    run("train", "gpt2", "--data", "facts.jsonl", "--adapter", "lora", "--epochs", "1")
+    export = ("export", "artifacts", "trained.onnx", "--into")
+    assert (
+        "--into: expected --adapters merged or requantized as well" in run(*export, str(model), status=2).err
+    )
+    other = run(*export, str(DECODERS / "llama.onnx"), "--adapters", "merged", status=1).err
+    assert "--into: expected the model that artifacts was made from, model.onnx, found" in other
+    for option in (("--adapters", "apart"), ("--output", "logits"), ("--with-preprocessing",)):
+        refused = run(*export, str(model), *option, status=2).err
+        assert f"--into cannot be combined with {' '.join(option).removesuffix(' logits')}" in refused
+    assert f"expected MODEL to be another file, found {model} twice" in (
+        run("export", "artifacts", str(model), "--into", str(model), "--adapters", "merged", status=2).err
+    )
+    assert not (folder / "trained.onnx").exists()
+
+
+def test_weights_of_bits_do_not_fit_the_float_model(folder, run):
+    pytest.importorskip("safetensors")
+    model = write_decoder(folder, "llama")
+    run("train", "llama", "--data", "facts.jsonl", "--adapter", "lora", "--bits", "8", "--epochs", "1")
+    refused = run(
+        "export", "artifacts", "trained.onnx", "--adapters", "requantized", "--into", str(model), status=1
+    )
+    assert "were made with --bits 8" in refused.err
+    assert "train a model that `ortrain quantize` wrote, without --bits" in refused.err
+
+
+def test_models_with_other_weights_are_rejected(tmp_path):
+    trained = onnx.load(DECODERS / "llama.onnx")
+    lacking = onnx.ModelProto()
+    lacking.CopyFrom(trained)
+    name = next(tensor.name for tensor in trained.graph.initializer if "embed_tokens" in tensor.name)
+    renamed = next(tensor for tensor in lacking.graph.initializer if tensor.name == name)
+    renamed.name = "other"
+    with pytest.raises(ValueError, match=rf"the model lacks weights of the trained model, {name}"):
+        artifacts.with_weights_of(lacking, trained)
+    renamed.CopyFrom(numpy_helper.from_array(np.zeros((3, 2), np.float32), name))
+    with pytest.raises(
+        ValueError,
+        match=rf"the weight {name}: expected float \[300, 32\], as it was trained, found float \[3, 2\]",
+    ):
+        artifacts.with_weights_of(lacking, trained)
+
+
+def test_a_model_without_cache_is_named():
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 3])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [value], [])
+    graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 3]))
+    with pytest.raises(ValueError, match=r"the model has no key-value cache: .* found the inputs x$"):
+        artifacts.without_cache(helper.make_model(graph))
