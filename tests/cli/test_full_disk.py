@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 from ortrain import FileError, OrtErrorCode, OrtrainError
-from ortrain._files.writing import replaced_file, write_file, write_files
+from ortrain._files.writing import link_file, replaced_file, write_file, write_files
 from ortrain.errors import error_from_status
 from recorded import Fixture
 
@@ -205,6 +205,8 @@ def test_what_is_no_file_is_refused(tmp_path):
     assert error.value.errno == errno.ENOENT
     with pytest.raises(FileError, match=r"'/dev/null' is not a folder$"):
         write_file("/dev/null/file", "file", b"")
+    with pytest.raises(FileError, match=r"n/file': File name too long$"):
+        write_file(tmp_path / ("n" * 256) / "file", "file", b"")
 
 
 def test_what_a_killed_process_has_left_is_removed(tmp_path):
@@ -217,6 +219,9 @@ def test_what_a_killed_process_has_left_is_removed(tmp_path):
         assert len(os.listdir(tmp_path)) == 3
     assert (tmp_path / "file").read_text() == "slow"
     assert sorted(os.listdir(tmp_path)) == ["file", "file.tmp-1-0.txt"]
+    (tmp_path / "second.tmp-123-0").write_text("half")
+    link_file(tmp_path / "file", tmp_path / "second", "file")
+    assert sorted(os.listdir(tmp_path)) == ["file", "file.tmp-1-0.txt", "second"]
 
 
 def test_names_of_any_length_and_characters(tmp_path):

@@ -22,6 +22,7 @@ from typing import BinaryIO
 from ortrain.errors import FileError
 
 _MOST_BYTES = 200  # of a file's name, inside the name of its temporary file
+_TEMPORARY = ".tmp-"  # between the name of a file and the process ID in the name of its temporary file
 _counter = itertools.count()
 
 
@@ -125,12 +126,14 @@ def replaced_file(path: str | os.PathLike[str], what: str) -> Iterator[BinaryIO]
 def _folder_error(error: OSError, what: str, path: Path) -> FileError:
     """Return the error of a folder in which no file can be created, in the words of the core."""
     folder = path.parent
-    if folder.exists():
-        why = f"cannot create a file in the folder '{folder}': {_reason(error)}" if folder.is_dir() else ""
-        why = why or f"'{folder}' is not a folder"
+    if os.path.isdir(folder):
+        why = f"cannot create a file in the folder '{folder}': {_reason(error)}"
+    elif os.path.exists(folder):
+        why = f"'{folder}' is not a folder"
+    elif isinstance(error, FileNotFoundError):
+        why = f"there is no folder '{folder}'"
     else:
-        is_missing = isinstance(error, FileNotFoundError)
-        why = f"there is no folder '{folder}'" if is_missing else _reason(error)
+        why = _reason(error)
     return FileError(f"cannot write the {what} '{path}': {why}", error.errno)
 
 
@@ -207,6 +210,7 @@ def link_file(source: str | os.PathLike[str], path: str | os.PathLike[str], what
             return
     temporary = str(target.with_name(f"{_prefix(target)}{os.getpid()}-{next(_counter)}"))
     try:
+        _remove_abandoned(target)
         os.link(source, temporary)
         os.replace(temporary, target)
     except OSError:
@@ -286,14 +290,32 @@ def _prefix(target: Path) -> str:
     if len(name) > _MOST_BYTES:
         digest = hashlib.sha256(name).hexdigest()[:16].encode()
         name = os.fsencode(name[: _MOST_BYTES - 17].decode(errors="ignore")) + b"-" + digest
-    return os.fsdecode(name) + ".tmp-"
+    return os.fsdecode(name) + _TEMPORARY
 
 
 def _remove_abandoned(target: Path) -> None:
     """Remove temporary files of this file whose processes were killed while they wrote."""
-    pattern = re.compile(re.escape(_prefix(target)) + r"[0-9-]+")
+    remove_abandoned(target.parent, re.escape(_prefix(target).removesuffix(_TEMPORARY)))
+
+
+def remove_abandoned(folder: Path, names: str) -> None:
+    """Remove temporary files whose processes were killed while they wrote. The file of a running process is locked.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    names : str
+        A regular expression for the names of the files that the processes wrote, of at most 200 bytes.
+
+    Raises
+    ------
+    OSError
+        When the system refuses to list the folder, unless the process lacks the permission to read it.
+    """
+    pattern = re.compile(f"(?:{names}){re.escape(_TEMPORARY)}[0-9]+-[0-9]+")
     try:
-        with os.scandir(target.parent) as entries:
+        with os.scandir(folder) as entries:
             found = [entry.path for entry in entries if pattern.fullmatch(entry.name)]
     except PermissionError:
         return  # the process may write to this folder, but not read it
