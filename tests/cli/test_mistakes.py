@@ -233,3 +233,23 @@ def test_a_model_with_fewer_scores_than_the_data_have_classes_is_told_their_name
         image.fromarray(PIXELS[number, 0]).save(folder / "pictures" / name / "1.png")
     found = run("train", "artifacts", "--data", "pictures", status=1).err
     assert "the model has 3 scores per row, and the data have 4 classes: cat, dog, emu, owl.\n" in found
+
+
+def test_a_file_is_not_written_under_the_name_of_a_folder(run, folder):
+    """A path that ends in a slash, whether or not the folder exists."""
+    np.savez("data.npz", x=PIXELS / np.float32(255), y=LABELS)
+    for command in (
+        ("export", "artifacts", "out/"),
+        ("quantize", "model.onnx", "out/"),
+        ("convert", "artifacts/checkpoint", "out/"),
+        ("new", "mlp", "--data", "data.npz", "--out", "out/"),
+        ("profile", "artifacts", "--trace", "out/"),
+    ):
+        assert "expected a file name, found the folder out/\n" in run(*command, status=2).err
+    assert not (folder / "out").exists()
+    run("convert", "artifacts/checkpoint", "out/", "--folder")
+    assert (folder / "out").is_dir()
+    run("export", "artifacts", "out/model.onnx")
+    said = run("export", "artifacts", "out", status=1).err
+    assert "cannot write the" in said
+    assert "'out': expected a file name, found a folder" in said

@@ -15,6 +15,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -134,6 +135,24 @@ def command(name: str, examples: str) -> Callable[[F], click.Command]:
 
 def _set_debug(context: click.Context, parameter: click.Parameter, value: bool) -> None:
     context.find_root().meta["ortrain.debug"] = value
+
+
+class NewFile(click.Path):
+    """The path of a file that a command writes. A path that ends in a slash names a folder and is rejected."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        if names_a_folder(value):
+            self.fail(f"expected a file name, found the folder {value}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def names_a_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether a path ends in a slash, which a `Path` no longer shows."""
+    return os.fspath(path).endswith(os.sep)
 
 
 as_json = click.option("--json", "json_output", is_flag=True, help="print one JSON object instead of text")

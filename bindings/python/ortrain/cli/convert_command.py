@@ -33,7 +33,7 @@ _MODELS = {".onnx": "ONNX", ".ort": "ORT"}
     """,
 )
 @click.argument("source", type=click.Path(path_type=Path), metavar="FROM")
-@click.argument("result", type=click.Path(path_type=Path), metavar="TO")
+@click.argument("to", type=click.Path(), metavar="TO")
 @click.option(
     "--like",
     type=click.Path(path_type=Path),
@@ -43,7 +43,7 @@ _MODELS = {".onnx": "ONNX", ".ort": "ORT"}
     "--folder", "as_folder", is_flag=True, help="write the folder that onnxruntime 1.14 and 1.15 read"
 )
 @app.as_json
-def command(source: Path, result: Path, like: Path | None, as_folder: bool, json_output: bool) -> None:
+def command(source: Path, to: str, like: Path | None, as_folder: bool, json_output: bool) -> None:
     """Convert parameters between checkpoints, NPZ and safetensors, and models between ONNX and ORT format.
 
     The endings of the names say what the files are: .npz and .safetensors are arrays, .onnx and .ort are models. Weights
@@ -54,6 +54,9 @@ def command(source: Path, result: Path, like: Path | None, as_folder: bool, json
     checkpoint is a copy of the one given with --like, in which the arrays of FROM replace the parameters with their
     names; FROM must not contain other names.
     """
+    if app.names_a_folder(to) and not as_folder:
+        raise click.UsageError(f"TO: expected a file name, found the folder {to}")
+    result = Path(to)
     if source.suffix in _MODELS or result.suffix in _MODELS:
         _convert_model(source, result, like, as_folder)
         if json_output:

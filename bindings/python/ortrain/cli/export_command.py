@@ -27,7 +27,7 @@ from ortrain.trainer import Trainer
     """,
 )
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
-@click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
+@click.argument("model", type=app.NewFile(), metavar="MODEL")
 @running.model_options
 @click.option(
     "--output", "outputs", multiple=True, metavar="NAME", help="output of the model; may be repeated"

@@ -44,9 +44,7 @@ from ortrain.cli.numbers import Integer
     help="tokenizer.json for the column of text",
 )
 @click.option("--seed", type=Integer(min=0), default=0, show_default=True, help="seed of the weights")
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("model.onnx"), show_default=True, help="the file"
-)
+@click.option("--out", type=app.NewFile(), default=Path("model.onnx"), show_default=True, help="the file")
 @app.as_json
 def command(
     network: str,

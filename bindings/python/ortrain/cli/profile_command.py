@@ -40,7 +40,7 @@ from ortrain.cli import app, running
 @click.option("--limit", type=int, default=0, metavar="N", help="show N rows (default all)")
 @click.option(
     "--trace",
-    type=click.Path(path_type=Path),
+    type=app.NewFile(),
     metavar="JSON",
     help="also write a file in Chrome's trace event format",
 )

@@ -20,7 +20,7 @@ from ortrain.cli.numbers import Integer
     """,
 )
 @click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
-@click.argument("result", type=click.Path(path_type=Path), metavar="[RESULT]", required=False)
+@click.argument("result", type=app.NewFile(), metavar="[RESULT]", required=False)
 @click.option(
     "--bits", type=click.Choice(["4", "8"]), default="4", show_default=True, help="number of bits per weight"
 )
