@@ -144,6 +144,17 @@ def test_a_resumed_run_has_no_checkpoints_of_another(artifacts, train_npz, run):
     assert (folder / "interrupted.ckpt").exists()
 
 
+def test_what_a_killed_run_left_of_its_checkpoints_is_removed(trained, run):
+    """By the next run, which has a folder of its own; names that are only similar stay."""
+    artifacts, options = trained
+    names = ["runs/1/epoch-13.ckpt.tmp-99-0", "runs/1/interrupted.ckpt.tmp-99-0", "last.ckpt.tmp-99-0"]
+    others = ["runs/1/epoch-best.ckpt.tmp-99-0", "runs/1/notes.txt.tmp-99-0", "runs/notes"]
+    for name in names + others:
+        (artifacts / name).write_bytes(b"half")
+    run("train", artifacts, *options, "--epochs", 1)
+    assert [name for name in names + others if (artifacts / name).exists()] == others
+
+
 def test_best_and_last_name_the_checkpoints_of_the_folder(trained, run, tmp_path, monkeypatch):
     artifacts, options = trained
     for name in ("best", "last"):

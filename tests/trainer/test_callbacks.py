@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import io
 import json
 import re
@@ -128,6 +129,23 @@ def test_checkpoints_of_an_earlier_run_are_named(folder, tmp_path):
     trainer, save = Trainer(folder), ModelCheckpoint(tmp_path / "a-{epoch}.ckpt", keep=2)
     with pytest.warns(UserWarning, match=r"has 1 checkpoint of another run \(a-4.ckpt\)"):
         trainer.fit((X, Y), 4, callbacks=[save], resume=tmp_path / "a-3.ckpt", verbose=False)
+
+
+def test_what_a_killed_process_left_of_its_checkpoints_is_removed(folder, tmp_path):
+    """If the process is gone and the name is that of a temporary file of a checkpoint; everything else stays."""
+    abandoned = [tmp_path / f"a-{name}.tmp-99-0" for name in ("3.ckpt", "12.ckpt", "12.ckpt.data")]
+    running = tmp_path / "a-7.ckpt.tmp-99-1"
+    others = [
+        tmp_path / name
+        for name in ("a-best.ckpt.tmp-99-0", "b-3.ckpt.tmp-99-0", "a-3.ckpt.tmp-99-0.txt", "a-3.ckpt.tmp-99")
+    ]
+    for path in (*abandoned, running, *others):
+        path.write_bytes(b"half")
+    with running.open() as used:
+        fcntl.flock(used, fcntl.LOCK_EX)  # as a process that is still writing holds it
+        fit(folder, ModelCheckpoint(tmp_path / "a-{epoch}.ckpt"), epochs=1)
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a-1.ckpt", running, *others])
+    fit(folder, ModelCheckpoint(tmp_path / "new" / "a-{epoch}.ckpt"), epochs=1)  # in a new folder
 
 
 def test_a_resumed_run_and_one_with_a_single_file_are_silent(folder, tmp_path, recwarn):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,8 @@ class RunCheckpoints(ModelCheckpoint):
     def on_train_begin(self, logs: Logs) -> None:
         """Validate the parameters that a run continues with."""
         super().on_train_begin(logs)
+        for folder in self.run.parent.iterdir():  # also of earlier runs
+            self._remove_abandoned(folder, f"{self._names()}|{re.escape(INTERRUPTED)}")
         if self.trainer.resumed or self.start is None or not self.monitor.startswith("val_"):
             return
         found = self.trainer.validate()

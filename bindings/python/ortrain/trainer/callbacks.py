@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import os
@@ -12,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ortrain._files.writing import link_file
+from ortrain._files.writing import link_file, remove_abandoned
 from ortrain._support.counts import counted
 from ortrain._support.suggestions import did_you_mean
 from ortrain.trainer.view import TrainerView
@@ -347,6 +348,7 @@ class ModelCheckpoint(_Monitor):
         self._last_step = self.trainer.step
         if not self.trainer.resumed:
             self.best, self.best_epoch, self.saved = self.worst, None, []
+        self._remove_abandoned(Path(self.filepath).parent, self._names())
         found = self._unknown()
         if found:
             self.separate(found)
@@ -363,15 +365,22 @@ class ModelCheckpoint(_Monitor):
             stacklevel=2,
         )
 
+    def _remove_abandoned(self, folder: Path, names: str) -> None:
+        """Remove the temporary files of checkpoints that processes were saving in a folder when they were killed."""
+        with contextlib.suppress(OSError):  # the run can save its checkpoints beside them
+            remove_abandoned(folder, rf"(?:{names})(?:\.data)?")  # large checkpoints have a second file
+
+    def _names(self) -> str:
+        """Return a regular expression for the names of the checkpoints."""
+        parts = string.Formatter().parse(Path(self.filepath).name)
+        return "".join(re.escape(text) + ("" if field is None else _NUMBER) for text, field, _, _ in parts)
+
     def _unknown(self) -> list[Path]:
         """Return the files whose names fit the pattern of this run, and that the run has not saved."""
         folder, pattern = Path(self.filepath).parent, Path(self.filepath).name
-        parts = list(string.Formatter().parse(pattern))
-        if all(field is None for _, field, _, _ in parts) or not folder.is_dir():
+        if all(field is None for _, field, _, _ in string.Formatter().parse(pattern)) or not folder.is_dir():
             return []  # the run has one file, which each save replaces
-        expected = "".join(
-            re.escape(text) + ("" if field is None else _NUMBER) for text, field, _, _ in parts
-        )
+        expected = self._names()
         own = {Path(path).name for _, path in self.saved}
         found = [
             path for path in folder.iterdir() if re.fullmatch(expected, path.name) and path.name not in own
