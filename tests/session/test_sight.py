@@ -120,6 +120,8 @@ def test_the_first_node_that_makes_a_nan_is_named_with_the_ranges_of_its_inputs(
     ) as error:
         checked.run(None, {"x": X})
     assert "'shifted' from -3 to 2" in str(error.value)
+    with pytest.raises(RuntimeError, match=r"output 'root' 1 is NaN and 0 infinite"):
+        checked.run(None, {"x": np.array([[0, 2, 3], [4, 5, 6]], np.float32)})
     np.testing.assert_allclose(checked.run(None, {"x": X + 9})[0], np.sqrt(X + 8), rtol=1e-6)
 
 

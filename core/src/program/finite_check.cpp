@@ -71,8 +71,8 @@ void FiniteCheck::after(const Frame& frame, const Node& node) const {
     for (size_t i = 0; i < inputs_.size(); ++i)
       inputs += concat(i ? "; " : "", describe(inputs_[i], ranges_[i]));
     fail(ErrorCode::kFail, node.label(), ": ortrain.check_finite: of the ", counted(output.count, "value"),
-         " of output '", output.name, "' ", range.nans, " are NaN and ", range.infinities,
-         " infinite; its inputs: ", inputs.empty() ? "none of a floating type" : inputs);
+         " of output '", output.name, "' ", range.nans, agreeing(range.nans, " is", " are"), " NaN and ",
+         range.infinities, " infinite; its inputs: ", inputs.empty() ? "none of a floating type" : inputs);
   }
 }
 

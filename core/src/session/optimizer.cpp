@@ -580,7 +580,7 @@ std::string nonfinite_gradients(const CheckpointState& state) {
     const auto [nans, infinities] = counts;
     if (nans + infinities == 0) continue;
     found.push_back(concat("\n  \"", p.name, "\": of ", counted(p.gradient.size(), "element"), " ", nans,
-                           " are NaN and ", infinities, " infinite"));
+                           agreeing(nans, " is", " are"), " NaN and ", infinities, " infinite"));
   }
   std::string text =
       concat("the gradients of ", found.size(), " of ", counted(trainable, "parameter"), " are not finite:");
