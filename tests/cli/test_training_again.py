@@ -129,19 +129,26 @@ def test_a_resumed_run_has_no_checkpoints_of_another(artifacts, train_npz, run):
     for name in ("epoch-1.ckpt", "interrupted.ckpt"):
         shutil.copy(folder / "epoch-4.ckpt", folder / name)
         later[name] = (folder / name).read_bytes()
+    later |= {name: (folder / name).read_bytes() for name in ("log.csv", "log.jsonl")}
     said = run("train", artifacts, *options, "--epochs", 5, "--resume", folder / "epoch-4.ckpt").err
     aside = folder / "set-aside-1"
     assert (
         "the run is resumed after 4 epochs; moved epoch-1.ckpt, epoch-5.ckpt, epoch-6.ckpt, interrupted.ckpt, "
         f"which are not part of it, to {aside}\n" in said
     )
+    assert f"copied log.csv and log.jsonl, with the later epochs, to {aside}\n" in said
     assert {path.name: path.read_bytes() for path in aside.iterdir()} == later
+    assert len((folder / "log.csv").read_text().splitlines()) == 6
     assert sorted(path.name for path in folder.glob("*.ckpt")) == [f"epoch-{n}.ckpt" for n in (4, 5)]
-    assert "moved" not in run("train", artifacts, *options, "--epochs", 6, "--resume", "last").err
+    went_on = run("train", artifacts, *options, "--epochs", 6, "--resume", "last").err
+    assert "moved" not in went_on
+    assert "copied" not in went_on
     (folder / "epoch-6.ckpt").rename(folder / "interrupted.ckpt")
     resumed = run("train", artifacts, *options, "--epochs", 7, "--resume", folder / "interrupted.ckpt").err
     assert "moved" not in resumed
     assert (folder / "interrupted.ckpt").exists()
+    run("train", artifacts, *options, "--epochs", 8, "--resume", aside / "epoch-6.ckpt")
+    assert (folder / "epoch-8.ckpt").exists()
 
 
 def test_what_a_killed_run_left_of_its_checkpoints_is_removed(trained, run):

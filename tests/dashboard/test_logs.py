@@ -127,6 +127,7 @@ def test_other_files_are_no_runs(tmp_path):
     write(tmp_path / "empty.jsonl", end="")
     write(tmp_path / "a/log.jsonl", begin(), step(1))
     write(tmp_path / ".hidden/log.jsonl", begin(), step(1))
+    write(tmp_path / "a/set-aside-1/log.jsonl", begin(), step(1), step(2))  # not a run
     write(tmp_path / "newer.jsonl", begin(format=2), step(1))
     (tmp_path / "folder.jsonl").mkdir()
     os.mkfifo(tmp_path / "pipe.jsonl")

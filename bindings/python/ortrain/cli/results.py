@@ -18,14 +18,16 @@ from ortrain import _ortrain
 from ortrain._files.writing import copy_file, link_file, make_folder, move_file
 from ortrain._support.counts import agreeing, counted
 from ortrain.trainer import ModelCheckpoint, Trainer
-from ortrain.trainer.callbacks import Logs
+from ortrain.trainer.callbacks import Callback, Logs
+from ortrain.trainer.json_log import SET_ASIDE, has_epochs_after, is_set_aside
 
 BEST, LAST, OLDER, INITIAL = "best.ckpt", "last.ckpt", "trained.ckpt", "checkpoint"
 """Checkpoints: the best and the last epoch of a run; the result of earlier versions and of programs; the parameters before
 training."""
-INTERRUPTED, ASIDE = "interrupted.ckpt", "set-aside"
-"""In the folder of a run: the checkpoint of a run that a signal ended, and folders of checkpoints that a resumed run does not
-have."""
+INTERRUPTED = "interrupted.ckpt"
+"""In the folder of a run: the checkpoint of a run that a signal ended."""
+LOGS = ("log.csv", "log.jsonl")
+"""In the folder of a run: a row per epoch, and a line per event."""
 EPSILON = "epsilon"
 """The value that a private run without a validation monitors. No other value of its epochs is private, so the last epoch counts
 as the best."""
@@ -160,6 +162,7 @@ class RunCheckpoints(ModelCheckpoint):
         self.run, self.start, self.resume = run, start, resume
         self.kept: list[Path] = []
         self._number = _free_number(artifacts)
+        self._aside: Path | None = None
         self._replaced: set[Path] = set()
 
     def on_train_begin(self, logs: Logs) -> None:
@@ -181,16 +184,21 @@ class RunCheckpoints(ModelCheckpoint):
             copy_file(self.start, best, "checkpoint")  # a copy, because the user may change the original
             self._replaced.add(best)
 
+    def aside(self) -> Path:
+        """Return a new folder inside that of the run, for the files of epochs that the resumed run does not have."""
+        if self._aside is None:
+            names = (self.run / f"{SET_ASIDE}-{number}" for number in itertools.count(1))
+            self._aside = next(path for path in names if not path.exists())
+            make_folder(self._aside, "run", exist_ok=False)
+        return self._aside
+
     def separate(self, found: list[Path]) -> None:
         """Move checkpoints that a resumed run does not have into a folder inside that of the run.
 
         They come from later epochs, if the run is resumed from an earlier one, or from a process that was killed before it
         could delete them.
         """
-        folder = next(
-            path for number in itertools.count(1) if not (path := self.run / f"{ASIDE}-{number}").exists()
-        )
-        make_folder(folder, "run", exist_ok=False)
+        folder = self.aside()
         for path in found:
             move_file(path, folder, "checkpoint")
         names = ", ".join(path.name for path in found)
@@ -245,12 +253,39 @@ class RunCheckpoints(ModelCheckpoint):
         self.saved = [(value, os.fspath(self.run / Path(path).name)) for value, path in self.saved]
 
 
+class EarlierLogs(Callback):
+    """Keeps the logs of a run that is resumed from an earlier checkpoint. Its loggers, which come later, drop the later epochs.
+
+    Parameters
+    ----------
+    checkpoints : RunCheckpoints
+        The checkpoints of the run, which are set aside in the same folder.
+    """
+
+    def __init__(self, checkpoints: RunCheckpoints) -> None:
+        self.checkpoints = checkpoints
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Copy the logs if they have epochs that the resumed run does not have."""
+        run = self.checkpoints.run
+        if not self.trainer.resumed or not has_epochs_after(run / "log.jsonl", self.trainer.step):
+            return
+        found = [run / name for name in LOGS if (run / name).exists()]
+        for path in found:
+            copy_file(path, self.checkpoints.aside() / path.name, "log")
+        click.echo(
+            f"ortrain: copied {' and '.join(path.name for path in found)}, with the later epochs, to "
+            f"{self.checkpoints.aside()}",
+            err=True,
+        )
+
+
 def run_of(trainer: Trainer, checkpoint: Path, runs: Path) -> Path:
     """Return the folder of the run that a checkpoint resumes: where the checkpoint is, or the one that it names.
 
     Runs of earlier versions have no number: their files are in the folder of runs itself.
     """
-    if (checkpoint.parent / "log.jsonl").exists():
+    if (checkpoint.parent / "log.jsonl").exists() and not is_set_aside(checkpoint.parent.name):
         return checkpoint.parent
     saved = (trainer.saved_run or {}).get("callbacks", {}).get("RunCheckpoints 1", {}).get("run", "")
     return runs / saved if (runs / saved).is_dir() else runs

@@ -566,6 +566,7 @@ def _callbacks(
 ) -> list[Callback]:
     """Return the callbacks that log the run, save its checkpoints and may end it early."""
     callbacks: list[Callback] = [
+        results.EarlierLogs(checkpoints),
         *([TokenSpeed(choice.text, choice.share or 0.0)] if choice.text is not None else []),
         CSVLogger(run / "log.csv"),
         JSONLogger(run / "log.jsonl", samples=samples, name=name),

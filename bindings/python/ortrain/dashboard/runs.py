@@ -14,6 +14,7 @@ from typing import Any
 
 from ortrain._files.writing import write_file
 from ortrain.dashboard.logs import Log, open_file
+from ortrain.trainer.json_log import is_set_aside
 
 _MOST_FILES = 5000
 _SECONDS_BETWEEN_SEARCHES = 2.0
@@ -134,7 +135,9 @@ class Runs:
 
     def _files(self) -> Iterator[Path]:
         for folder, folders, files in os.walk(self.folder):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            folders[:] = sorted(
+                name for name in folders if not name.startswith(".") and not is_set_aside(name)
+            )
             for name in sorted(files):
                 if name.endswith(".jsonl"):
                     yield Path(folder) / name

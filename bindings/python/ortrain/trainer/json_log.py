@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -20,6 +21,9 @@ from ortrain.trainer.outcomes import Projection, Regression
 from ortrain.trainer.summaries import Misread, Tokens, describe_layers, describe_model, memory_in_use
 
 FORMAT = 1  # version of the lines, which docs/dashboard.md describes
+
+SET_ASIDE = "set-aside"
+"""Folders of this name and a number have the files of epochs that a resumed run no longer has."""
 
 _FIRST_PROFILED = 3  # optimizer steps before the profile; the first steps compile and warm up
 _MOST_LAYERS = 100  # snapshots of the layers in a run; fewer than one per epoch in longer runs
@@ -320,6 +324,29 @@ class JSONLogger(Callback):
             line = json.dumps(_finite(entry))
         with appending(self.filename, "log"):
             self._file.write(line + "\n")
+
+
+def is_set_aside(folder: str) -> bool:
+    """Whether a folder of this name has files that were set aside. The logs in it are not those of separate runs."""
+    return re.fullmatch(rf"{SET_ASIDE}-[0-9]+", folder) is not None
+
+
+def has_epochs_after(path: Path, step: int) -> bool:
+    """Whether a log has complete epochs after an optimizer step."""
+    if not path.exists():
+        return False
+    with open_file(path, "log") as file:
+        for line in file:
+            if b'"event": "epoch"' not in line:
+                continue
+            try:
+                entry = parse_json(line.decode("utf-8", errors="replace"))
+            except ValueError:
+                continue  # a process was killed while it wrote the line
+            found = entry.get("step") if isinstance(entry, dict) else None
+            if isinstance(found, int) and found > step:
+                return True
+    return False
 
 
 def _tokens_of(path: Path) -> Tokens | None:
