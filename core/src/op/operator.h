@@ -277,17 +277,18 @@ struct RegisterOperator {
   RegisterOperator() = default;  // for operators that are not part of this build
 };
 // Registers an operator if it is part of this build. CMake writes built_operators.h, in small builds for each
-// source with the operators that the source names (cmake/asked_operators.py).
+// source with the operators that the source names (cmake/asked_operators.py). Without the operator, the
+// constant does nothing, and clang would warn that it is unused.
 #define ORTRAIN_OPERATOR(...) ORTRAIN_OPERATOR_(__COUNTER__, __VA_ARGS__)
 #define ORTRAIN_OPERATOR_(n, ...) ORTRAIN_OPERATOR__(n, __VA_ARGS__)
-#define ORTRAIN_OPERATOR__(n, ...)                                  \
-  static constexpr ::ortrain::Operator operator_##n =               \
-      ::ortrain::without_left_out(::ortrain::Operator __VA_ARGS__); \
-  static const ::ortrain::RegisterOperator registered_##n = [] {    \
-    if constexpr (::ortrain::is_part_of_build(operator_##n))        \
-      return ::ortrain::RegisterOperator(operator_##n);             \
-    else                                                            \
-      return ::ortrain::RegisterOperator();                         \
+#define ORTRAIN_OPERATOR__(n, ...)                                                \
+  static constexpr ::ortrain::Operator operator_##n =                             \
+      ::ortrain::without_left_out(::ortrain::Operator __VA_ARGS__);               \
+  [[maybe_unused]] static const ::ortrain::RegisterOperator registered_##n = [] { \
+    if constexpr (::ortrain::is_part_of_build(operator_##n))                      \
+      return ::ortrain::RegisterOperator(operator_##n);                           \
+    else                                                                          \
+      return ::ortrain::RegisterOperator();                                       \
   }()
 
 // Registers the operators of a table, of<0>() to of<N - 1>(), that are part of this build.

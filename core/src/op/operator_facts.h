@@ -48,12 +48,13 @@ class OperatorFacts {
   ORTRAIN_OPERATOR_FACT_(__COUNTER__, fact, domain, type, __VA_ARGS__)
 #define ORTRAIN_OPERATOR_FACT_(n, fact, domain, type, ...) \
   ORTRAIN_OPERATOR_FACT__(n, fact, domain, type, __VA_ARGS__)
-#define ORTRAIN_OPERATOR_FACT__(n, fact, domain, type, ...)                                   \
-  static const ::ortrain::OperatorFacts<::ortrain::fact>::Declare fact_##n = [] {             \
-    if constexpr (::ortrain::is_built(domain, type) && ::ortrain::kIsNeeded<::ortrain::fact>) \
-      return ::ortrain::OperatorFacts<::ortrain::fact>::Declare(domain, type, __VA_ARGS__);   \
-    else                                                                                      \
-      return ::ortrain::OperatorFacts<::ortrain::fact>::Declare();                            \
+// Without the operator, the constant does nothing, and clang would warn that it is unused.
+#define ORTRAIN_OPERATOR_FACT__(n, fact, domain, type, ...)                                        \
+  [[maybe_unused]] static const ::ortrain::OperatorFacts<::ortrain::fact>::Declare fact_##n = [] { \
+    if constexpr (::ortrain::is_built(domain, type) && ::ortrain::kIsNeeded<::ortrain::fact>)      \
+      return ::ortrain::OperatorFacts<::ortrain::fact>::Declare(domain, type, __VA_ARGS__);        \
+    else                                                                                           \
+      return ::ortrain::OperatorFacts<::ortrain::fact>::Declare();                                 \
   }()
 
 }  // namespace ortrain
