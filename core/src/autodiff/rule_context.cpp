@@ -7,10 +7,10 @@ namespace ortrain {
 
 const Node& RuleContext::node() const { return builder_.graph_.nodes[index_]; }
 
-int64_t RuleContext::opset(const std::string& domain) const { return builder_.model_.opset(domain); }
+int64_t RuleContext::opset(std::string_view domain) const { return builder_.model_.opset(domain); }
 
-std::string RuleContext::dy(size_t o) const {
-  return node().has_output(o) ? builder_.gradient_of(node().outputs[o]) : std::string();
+Name RuleContext::dy(size_t o) const {
+  return keep(node().has_output(o) ? builder_.gradient_of(node().outputs[o]) : std::string());
 }
 
 bool RuleContext::needs(size_t i) const {
@@ -19,43 +19,36 @@ bool RuleContext::needs(size_t i) const {
 
 void RuleContext::set(size_t i, const std::string& gradient) {
   if (!needs(i)) return;
-  if (gradient.empty()) reject(concat("its gradient rule returned an empty gradient for input ", i));
-  if (!set_.insert(i).second) reject(concat("its gradient rule returned two gradients for input ", i));
+  if (gradient.empty()) reject("its gradient rule returned an empty gradient for input ", i);
+  if (!set_.insert(i).second) reject("its gradient rule returned two gradients for input ", i);
   builder_.contributions_[x(i)].push_back(gradient);
 }
 
-std::vector<std::string> RuleContext::emit(const std::string& op_type, const std::vector<std::string>& inputs,
-                                           size_t output_count, const Attributes& attributes,
-                                           const std::string& domain) {
+std::vector<std::string> RuleContext::add_node(Node added, size_t output_count) {
   GradientBuilder& b = builder_;
-  const bool is_shape = op_type == "Shape" && domain.empty() && attributes.empty() && output_count == 1;
+  const bool is_shape =
+      added.op_type == "Shape" && added.domain.empty() && added.attributes.empty() && output_count == 1;
   if (is_shape)
-    if (const auto it = b.shapes_.find(inputs.at(0)); it != b.shapes_.end()) return {it->second};
-  const Operator* op = find_operator(domain, op_type);
+    if (const auto it = b.shapes_.find(added.inputs.at(0)); it != b.shapes_.end()) return {it->second};
+  const Operator* op = find_operator(added.domain, added.op_type);
   if (!op) {
     b.problem(index_ + 1, concat(b.describe(node()), ": its gradient needs the operator ",
-                                 domain.empty() ? "" : domain + ".", op_type, ", which is not supported yet",
-                                 left_out_hint()));
+                                 added.qualified_type(), ", which is not supported yet", left_out_hint()));
   }
-  Node added;
-  added.domain = domain;
-  added.op_type = op_type;
   const std::string& base = node().name.empty() ? node().outputs.at(0) : node().name;
-  added.name = b.unique(concat(base, "_Grad/", op_type, "_", emitted_++));
-  added.inputs = inputs;
-  added.attributes = attributes;
+  added.name = b.unique(concat(base, "_Grad/", added.op_type, "_", emitted_++));
   for (size_t o = 0; o < output_count; ++o) {
     added.outputs.push_back(b.unique(concat(added.name, "_output_", o)));
     b.emitted_.insert(added.outputs.back());
   }
-  if (is_shape) b.shapes_[inputs[0]] = added.outputs[0];
+  if (is_shape) b.shapes_[added.inputs[0]] = added.outputs[0];
   b.types_.infer(added);
   std::vector<std::string> outputs = added.outputs;
   b.backward_.push_back(std::move(added));
   return outputs;
 }
 
-std::string RuleContext::want_y(size_t o) {
+Name RuleContext::want_y(size_t o) {
   Node& node = builder_.graph_.nodes[index_];
   if (!node.has_output(o)) {
     if (node.outputs.size() <= o) node.outputs.resize(o + 1);
@@ -63,16 +56,16 @@ std::string RuleContext::want_y(size_t o) {
         builder_.unique(concat(node.outputs.at(0).empty() ? node.name : node.outputs[0], "_saved_", o));
     builder_.types_.infer(node);
   }
-  return node.outputs[o];
+  return y(o);
 }
 
-void RuleContext::retype_node(const std::string& op_type, const std::string& domain) {
+void RuleContext::retype_node(std::string_view op_type, std::string_view domain) {
   Node& node = builder_.graph_.nodes[index_];
   node.op_type = op_type;
   node.domain = domain;
 }
 
-std::string RuleContext::constant(const Tensor& value) {
+std::string RuleContext::add_constant(const Tensor& value) {
   GradientBuilder& b = builder_;
   std::string content = concat(static_cast<int>(value.dtype()), ortrain::to_string(value.shape()));
   content.append(reinterpret_cast<const char*>(value.raw()), value.bytes());

@@ -18,15 +18,12 @@ class RuleContext : public GradientContext, public SubgraphContext {
   RuleContext(GradientBuilder& builder, size_t node_index) : builder_(builder), index_(node_index) {}
 
   const Node& node() const override;
-  int64_t opset(const std::string& domain) const override;
-  std::string dy(size_t o) const override;
+  int64_t opset(std::string_view domain) const override;
+  Name dy(size_t o) const override;
   bool needs(size_t i) const override;
   void set(size_t i, const std::string& gradient) override;
-  std::vector<std::string> emit(const std::string& op_type, const std::vector<std::string>& inputs,
-                                size_t output_count, const Attributes& attributes,
-                                const std::string& domain) override;
-  std::string want_y(size_t o) override;
-  void retype_node(const std::string& op_type, const std::string& domain) override;
+  Name want_y(size_t o) override;
+  void retype_node(std::string_view op_type, std::string_view domain) override;
   SubgraphContext& subgraphs() override { return *this; }
 
   std::vector<std::string> captured() const override;
@@ -40,12 +37,13 @@ class RuleContext : public GradientContext, public SubgraphContext {
   std::string empty_sequence(DType dtype) override;
   std::string unique(const std::string& base) override;
   void change(Node node) override;
-  std::string constant(const Tensor& value) override;
   DType dtype(const std::string& value) const override;
   std::optional<std::vector<Dim>> dims(const std::string& value) const override;
   const Tensor* constant_value(const std::string& value) const override;
 
  private:
+  std::vector<std::string> add_node(Node node, size_t output_count) override;
+  std::string add_constant(const Tensor& value) override;
   const Graph& subgraph(const std::string& attribute) const;
 
   GradientBuilder& builder_;

@@ -21,7 +21,7 @@ const char* type_name(const Attribute& attribute) {
 
 // The attribute as a T, or null if the node does not have it.
 template <typename T>
-const T* find_attribute(const Node& node, const std::string& name) {
+const T* find_attribute(const Node& node, std::string_view name) {
   const auto found = node.attributes.find(name);
   if (found == node.attributes.end()) return nullptr;
   const T* value = std::get_if<T>(&found->second);
@@ -194,22 +194,22 @@ void sort_scope(Graph& graph, const Scope* outer) {
 
 }  // namespace
 
-int64_t Node::int_or(const std::string& attribute, int64_t otherwise) const {
+int64_t Node::int_or(std::string_view attribute, int64_t otherwise) const {
   const auto* value = find_attribute<int64_t>(*this, attribute);
   return value ? *value : otherwise;
 }
 
-float Node::float_or(const std::string& attribute, float otherwise) const {
+float Node::float_or(std::string_view attribute, float otherwise) const {
   const auto* value = find_attribute<float>(*this, attribute);
   return value ? *value : otherwise;
 }
 
-std::string Node::string_or(const std::string& attribute, const std::string& otherwise) const {
+std::string Node::string_or(std::string_view attribute, std::string_view otherwise) const {
   const auto* value = find_attribute<std::string>(*this, attribute);
-  return value ? *value : otherwise;
+  return value ? *value : std::string(otherwise);
 }
 
-std::vector<int64_t> Node::ints_or(const std::string& attribute, std::vector<int64_t> otherwise) const {
+std::vector<int64_t> Node::ints_or(std::string_view attribute, std::vector<int64_t> otherwise) const {
   const auto* value = find_attribute<std::vector<int64_t>>(*this, attribute);
   return value ? *value : std::move(otherwise);
 }
@@ -385,8 +385,8 @@ std::unordered_map<std::string, int> count_uses(const Graph& graph) {
   return uses;
 }
 
-int64_t Model::opset(const std::string& name) const {
-  const auto found = opsets.find(name == "ai.onnx" ? "" : name);
+int64_t Model::opset(std::string_view name) const {
+  const auto found = opsets.find(name == "ai.onnx" ? std::string() : std::string(name));
   return found == opsets.end() ? 0 : found->second;
 }
 

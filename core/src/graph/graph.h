@@ -43,7 +43,7 @@ struct ValueInfo {
 using Attribute = std::variant<int64_t, float, std::string, Tensor, std::vector<int64_t>, std::vector<float>,
                                std::vector<std::string>, std::shared_ptr<Graph>, ValueInfo>;
 
-using Attributes = std::map<std::string, Attribute>;
+using Attributes = std::map<std::string, Attribute, std::less<>>;
 
 struct Node {
   std::string domain;  // "" is the ONNX domain ("ai.onnx" is read as "")
@@ -53,12 +53,12 @@ struct Node {
   std::vector<std::string> outputs;  // the same for outputs
   Attributes attributes;
 
-  bool has(const std::string& attribute) const { return attributes.count(attribute) > 0; }
+  bool has(std::string_view attribute) const { return attributes.count(attribute) > 0; }
   // The attribute, or the default if the node does not have it; throws if it has another type.
-  int64_t int_or(const std::string& attribute, int64_t otherwise) const;
-  float float_or(const std::string& attribute, float otherwise) const;
-  std::string string_or(const std::string& attribute, const std::string& otherwise) const;
-  std::vector<int64_t> ints_or(const std::string& attribute, std::vector<int64_t> otherwise) const;
+  int64_t int_or(std::string_view attribute, int64_t otherwise) const;
+  float float_or(std::string_view attribute, float otherwise) const;
+  std::string string_or(std::string_view attribute, std::string_view otherwise) const;
+  std::vector<int64_t> ints_or(std::string_view attribute, std::vector<int64_t> otherwise) const;
 
   // True if input (output) i is present.
   bool has_input(size_t i) const { return i < inputs.size() && !inputs[i].empty(); }
@@ -117,7 +117,7 @@ struct Model {
   Graph graph;
 
   // The version of a domain, 0 if the model does not import it.
-  int64_t opset(const std::string& domain) const;
+  int64_t opset(std::string_view domain) const;
 };
 
 }  // namespace ortrain

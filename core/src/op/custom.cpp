@@ -77,11 +77,11 @@ std::optional<size_t> index_in(std::string_view name, std::string_view kind) {
 }
 
 // The value of the differentiated graph that an input of the gradient represents.
-std::string value_behind(GradientContext& g, const std::string& input) {
+Name value_behind(GradientContext& g, const std::string& input) {
   if (const auto i = index_in(input, "I")) return g.has_x(*i) ? g.x(*i) : "";
   if (const auto o = index_in(input, "GO")) {
     if (!g.has_y(*o)) return "";
-    const std::string dy = g.dy(*o);
+    const Name dy = g.dy(*o);
     // The loss does not depend on that output, so its gradient is zero.
     return dy.empty() ? g("Sub", {g.y(*o), g.y(*o)}) : dy;
   }
@@ -101,11 +101,10 @@ void declared_gradient(GradientContext& g) {
   for (const ValueInfo& input : function.inputs) names[input.name] = value_behind(g, input.name);
   for (const auto& [name, value] : function.initializers) names[name] = g.constant(value);
   for (const Node& node : function.nodes) {
-    std::vector<std::string> inputs;
+    Names inputs;
     for (const std::string& input : node.inputs) inputs.push_back(names.at(input));
     while (!inputs.empty() && inputs.back().empty()) inputs.pop_back();
-    const std::vector<std::string> outputs =
-        g.emit(node.op_type, inputs, node.outputs.size(), node.attributes, node.domain);
+    const Names outputs = g.emit(node.op_type, inputs, node.outputs.size(), node.attributes, node.domain);
     for (size_t o = 0; o < outputs.size(); ++o) names[node.outputs[o]] = outputs[o];
     names[""] = "";
   }
@@ -140,7 +139,7 @@ int64_t number_of(const std::shared_ptr<CustomNode>& node) {
 
 void register_gradient(const std::string& domain, const std::string& type, const Model& gradient) {
   require(!type.empty(), ErrorCode::kInvalidArgument, "the operator has no name, expected one");
-  const std::string name = domain.empty() ? type : concat(domain, ".", type);
+  const Name name = domain.empty() ? type : concat(domain, ".", type);
   const auto is_own = [](const std::string& of, const std::string& op_type) {
     const Operator* op = find_operator(of, op_type);
     return op && !is_only_declared(*op);

@@ -41,22 +41,21 @@ Broadcast compare(const std::optional<std::vector<Dim>>& small,
 
 }  // namespace
 
-std::string GradientContext::unbroadcast(const std::string& gradient, const std::string& from,
-                                         const std::string& value) {
+Name GradientContext::unbroadcast(Name gradient, Name from, Name value) {
   if (from == value) return gradient;
   const Broadcast known = compare(dims(value), dims(from));
   if (known.decided) {
     if (known.inner.empty())
-      return known.leading.empty() ? gradient : reduce_sum(gradient, known.leading, false);
+      return known.leading.empty() ? Name(gradient) : reduce_sum(gradient, known.leading, false);
     std::vector<int64_t> axes = known.leading;
     axes.insert(axes.end(), known.inner.begin(), known.inner.end());
-    const std::string reduced = reduce_sum(gradient, axes, true);
+    const Name reduced = reduce_sum(gradient, axes, true);
     return known.leading.empty() ? reduced : squeeze(reduced, known.leading);
   }
-  const std::string small = (*this)("Shape", {value});
-  const std::string large = (*this)("Shape", {from});
-  const std::string axes = emit("BroadcastGradientArgs", {small, large}, 2, {}, kMicrosoftDomain)[0];
-  const std::string reduced =
+  const Name small = (*this)("Shape", {value});
+  const Name large = (*this)("Shape", {from});
+  const Name axes = emit("BroadcastGradientArgs", {small, large}, 2, {}, kMicrosoftDomain)[0];
+  const Name reduced =
       (*this)("ReduceSumTraining", {gradient, axes},
               {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{1}}}, kMicrosoftDomain);
   // The dimensions are literal: a 0 is an empty axis, not "unchanged".

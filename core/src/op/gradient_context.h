@@ -13,7 +13,7 @@ class SubgraphContext;  // op/subgraph_context.h
 class GradientContext : public NodeWriter {
  public:
   // The gradient of output o; empty when none reaches it.
-  virtual std::string dy(size_t o) const = 0;
+  virtual Name dy(size_t o) const = 0;
   // Whether anything needs the gradient of input i. Rules omit gradients that are not needed.
   virtual bool needs(size_t i) const = 0;
   // Sets the gradient of input i.
@@ -21,20 +21,18 @@ class GradientContext : public NodeWriter {
 
   // Gives a missing optional output of the node itself a name, so that the rule can use it (the mask of
   // Dropout, the indices of MaxPool, the saved statistics of normalizations).
-  virtual std::string want_y(size_t o) = 0;
+  virtual Name want_y(size_t o) = 0;
   // Replaces the node with another that has the same inputs and outputs (BatchNormalization →
   // BatchNormInternal).
-  virtual void retype_node(const std::string& op_type, const std::string& domain) = 0;
+  virtual void retype_node(std::string_view op_type, std::string_view domain) = 0;
 
   // The functions that only rules of operators with subgraphs need.
   virtual SubgraphContext& subgraphs() = 0;
 
   // Sums `gradient`, which has the shape of `from` (a value of the forward graph), over the axes along which
   // `value` was broadcast, so that it gets the shape of `value`.
-  std::string unbroadcast(const std::string& gradient, const std::string& from, const std::string& value);
-  std::string unbroadcast(const std::string& gradient, const std::string& from, size_t i) {
-    return unbroadcast(gradient, from, x(i));
-  }
+  Name unbroadcast(Name gradient, Name from, Name value);
+  Name unbroadcast(Name gradient, Name from, size_t i) { return unbroadcast(gradient, from, x(i)); }
 };
 
 }  // namespace ortrain

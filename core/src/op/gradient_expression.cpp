@@ -4,13 +4,12 @@
 
 namespace ortrain {
 
-Expression Expression::call(const std::string& type, const Attributes& attributes,
-                            const std::string& domain) const {
+Expression Expression::call(std::string_view type, NewAttributes attributes, std::string_view domain) const {
   return {*g_, (*g_)(type, {name_}, attributes, domain)};
 }
 
-Expression Expression::call(const std::string& type, const Expression& other, const Attributes& attributes,
-                            const std::string& domain) const {
+Expression Expression::call(std::string_view type, const Expression& other, NewAttributes attributes,
+                            std::string_view domain) const {
   return {*g_, (*g_)(type, {name_, other.name_}, attributes, domain)};
 }
 

@@ -6,7 +6,7 @@
 #pragma once
 
 #include <string>
-#include <utility>
+#include <string_view>
 
 #include "op/node_writer.h"
 
@@ -15,16 +15,16 @@ namespace ortrain {
 // A value of the graph being written. Plain numbers become constants of the other operand's type.
 class Expression {
  public:
-  Expression(NodeWriter& g, std::string name) : g_(&g), name_(std::move(name)) {}
+  Expression(NodeWriter& g, Name name) : g_(&g), name_(name) {}
 
-  const std::string& name() const { return name_; }
+  Name name() const { return name_; }
+  operator Name() const { return name_; }
   operator const std::string&() const { return name_; }
 
   // The node `type` with this value as its only input: x.call("Cos").
-  Expression call(const std::string& type, const Attributes& attributes = {},
-                  const std::string& domain = "") const;
-  Expression call(const std::string& type, const Expression& other, const Attributes& attributes = {},
-                  const std::string& domain = "") const;
+  Expression call(std::string_view type, NewAttributes attributes = {}, std::string_view domain = "") const;
+  Expression call(std::string_view type, const Expression& other, NewAttributes attributes = {},
+                  std::string_view domain = "") const;
   // A constant of this value's type.
   Expression number(double value) const;
   // A boolean (this) as 1 or 0 of the type of `other`.
@@ -53,7 +53,7 @@ class Expression {
 
  private:
   NodeWriter* g_;
-  std::string name_;
+  Name name_;
 };
 
 }  // namespace ortrain

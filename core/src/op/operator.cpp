@@ -72,7 +72,11 @@ const Tensor& NodeContext::need_constant(size_t i) const {
       node_.inputs[i]);
 }
 
-void NodeContext::reject_because(const std::string& reason) const {
+void NodeContext::reject_with(const char* kinds, ...) const {
+  va_list parts;
+  va_start(parts, kinds);
+  const std::string reason = concat_list(kinds, parts);
+  va_end(parts);
   fail(ErrorCode::kInvalidGraph, node_.label(), ": ", reason);
 }
 

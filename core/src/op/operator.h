@@ -69,7 +69,7 @@ class NodeContext {
   // Throws kInvalidGraph: '<node label>: <parts>'.
   template <typename... Parts>
   [[noreturn]] void reject(const Parts&... parts) const {
-    reject_because(concat(parts...));
+    reject_with(kKindsOf<Parts...>, passed_part(parts)...);
   }
   template <typename... Parts>
   void expect(bool condition, const Parts&... parts) const {
@@ -80,7 +80,7 @@ class NodeContext {
   [[noreturn]] void reject_dtype(size_t i) const;
 
  private:
-  [[noreturn]] void reject_because(const std::string& reason) const;
+  [[noreturn]] void reject_with(const char* kinds, ...) const;
 
   const Node& node_;
   int64_t opset_;

@@ -9,19 +9,19 @@ namespace ortrain {
 std::vector<std::string> add_node(const std::function<std::string(const std::string& base)>& unique,
                                   Graph& graph, const std::string& op_type,
                                   const std::vector<std::string>& inputs, size_t output_count,
-                                  const Attributes& attributes) {
+                                  NewAttributes attributes) {
   Node node;
   node.op_type = op_type;
   node.name = unique(concat(graph.name, "/", op_type));
   node.inputs = inputs;
   for (size_t o = 0; o < output_count; ++o) node.outputs.push_back(unique(node.name + "_output"));
-  node.attributes = attributes;
+  node.attributes = attributes.made();
   graph.nodes.push_back(std::move(node));
   return graph.nodes.back().outputs;
 }
 
 std::string add_node(SubgraphContext& s, Graph& graph, const std::string& op_type,
-                     const std::vector<std::string>& inputs, const Attributes& attributes) {
+                     const std::vector<std::string>& inputs, NewAttributes attributes) {
   return add_node([&](const std::string& base) { return s.unique(base); }, graph, op_type, inputs, 1,
                   attributes)[0];
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "op/node_writer.h"
 
 namespace ortrain {
 
@@ -56,10 +57,10 @@ class SubgraphContext {
 std::vector<std::string> add_node(const std::function<std::string(const std::string& base)>& unique,
                                   Graph& graph, const std::string& op_type,
                                   const std::vector<std::string>& inputs, size_t output_count,
-                                  const Attributes& attributes);
+                                  NewAttributes attributes);
 // Adds a node with one output to a subgraph, and returns the name of its output.
 std::string add_node(SubgraphContext& s, Graph& graph, const std::string& op_type,
-                     const std::vector<std::string>& inputs, const Attributes& attributes = {});
+                     const std::vector<std::string>& inputs, NewAttributes attributes = {});
 // Adds zeros with the type and shape of a value that the subgraph produces or reads.
 std::string add_zeros_like(SubgraphContext& s, Graph& graph, const std::string& like, DType dtype);
 // The values that a graph reads but does not produce.

@@ -57,7 +57,7 @@ void collect_names(const Graph& graph, std::unordered_set<std::string>& names) {
 }
 
 // State that all graphs of one model share while they are decomposed.
-struct Names {
+struct UsedNames {
   DecomposeFor purpose;
   std::unordered_set<std::string> taken;
   std::vector<std::string> problems;
@@ -73,7 +73,7 @@ struct Names {
 // the node is decomposed.
 class Decomposer {
  public:
-  Decomposer(Model& model, Names& names)
+  Decomposer(Model& model, UsedNames& names)
       : names_(names), model_(model), nodes_(std::move(model.graph.nodes)), types_(without_nodes(model)) {}
 
   void run() {
@@ -113,7 +113,7 @@ class Decomposer {
   // Appends the node, or its decomposition, to the graph.
   void place(Node node);
 
-  Names& names_;
+  UsedNames& names_;
   Model& model_;
   std::vector<Node> nodes_;
   ValueTypes types_;
@@ -127,48 +127,7 @@ class Context : public DecompositionContext {
       : decomposer_(decomposer), node_(node), values_(node.outputs.size()) {}
 
   const Node& node() const override { return node_; }
-  int64_t opset(const std::string& domain) const override { return decomposer_.model_.opset(domain); }
-
-  std::vector<std::string> emit(const std::string& op_type, const std::vector<std::string>& inputs,
-                                size_t output_count, const Attributes& attributes,
-                                const std::string& domain) override {
-    Node added;
-    added.domain = domain;
-    added.op_type = op_type;
-    added.name = decomposer_.names_.unique(concat(base(), "/", op_type));
-    added.inputs = inputs;
-    while (!added.inputs.empty() && added.inputs.back().empty()) added.inputs.pop_back();
-    added.attributes = attributes;
-    for (size_t o = 0; o < output_count; ++o)
-      added.outputs.push_back(decomposer_.names_.unique(concat(added.name, "_output_", o)));
-    const std::vector<std::string> outputs = added.outputs;
-    if (const Writer write = writer_of(added, decomposer_.names_.purpose)) {
-      Context inner(decomposer_, added);
-      write(inner);
-      for (Node& node : inner.finished()) nodes_.push_back(std::move(node));
-    } else {
-      if (!find_operator(domain, op_type))
-        reject(concat("it is decomposed into nodes of the operator ", added.qualified_type(),
-                      ", which is not supported yet", left_out_hint()));
-      if (!domain.empty()) decomposer_.model_.opsets.emplace(domain, 1);
-      decomposer_.types_.infer(added);
-      nodes_.push_back(std::move(added));
-    }
-    return outputs;
-  }
-
-  std::string constant(const Tensor& value) override {
-    std::string content = concat(static_cast<int>(value.dtype()), ortrain::to_string(value.shape()));
-    content.append(reinterpret_cast<const char*>(value.raw()), value.bytes());
-    if (const auto it = decomposer_.constants_.find(content); it != decomposer_.constants_.end())
-      return it->second;
-    const std::string name = decomposer_.names_.unique(
-        concat("constant_", decomposer_.constants_.size(), "_", ortrain::to_string(value.dtype())));
-    decomposer_.model_.graph.add_initializer(name, value);
-    decomposer_.types_.set_constant(name, value);
-    decomposer_.constants_.emplace(std::move(content), name);
-    return name;
-  }
+  int64_t opset(std::string_view domain) const override { return decomposer_.model_.opset(domain); }
 
   DType dtype(const std::string& value) const override { return decomposer_.types_.info(value).dtype; }
   std::optional<std::vector<Dim>> dims(const std::string& value) const override {
@@ -198,7 +157,7 @@ class Context : public DecompositionContext {
     std::unordered_map<std::string, std::string> renamed;
     for (size_t o = 0; o < values_.size(); ++o) {
       if (!has_y(o)) continue;
-      if (values_[o].empty()) reject(concat("output ", o, " ('", y(o), "') is not supported"));
+      if (values_[o].empty()) reject("output ", o, " ('", y(o), "') is not supported");
       decomposer_.types_.set_like(y(o), values_[o]);
       if (own.count(values_[o]) && renamed.emplace(values_[o], y(o)).second) continue;
       nodes_.push_back(
@@ -218,6 +177,40 @@ class Context : public DecompositionContext {
   }
 
  private:
+  std::vector<std::string> add_node(Node added, size_t output_count) override {
+    added.name = decomposer_.names_.unique(concat(base(), "/", added.op_type));
+    while (!added.inputs.empty() && added.inputs.back().empty()) added.inputs.pop_back();
+    for (size_t o = 0; o < output_count; ++o)
+      added.outputs.push_back(decomposer_.names_.unique(concat(added.name, "_output_", o)));
+    const std::vector<std::string> outputs = added.outputs;
+    if (const Writer write = writer_of(added, decomposer_.names_.purpose)) {
+      Context inner(decomposer_, added);
+      write(inner);
+      for (Node& node : inner.finished()) nodes_.push_back(std::move(node));
+    } else {
+      if (!find_operator(added.domain, added.op_type))
+        reject(concat("it is decomposed into nodes of the operator ", added.qualified_type(),
+                      ", which is not supported yet", left_out_hint()));
+      if (!added.domain.empty()) decomposer_.model_.opsets.emplace(added.domain, 1);
+      decomposer_.types_.infer(added);
+      nodes_.push_back(std::move(added));
+    }
+    return outputs;
+  }
+
+  std::string add_constant(const Tensor& value) override {
+    std::string content = concat(static_cast<int>(value.dtype()), ortrain::to_string(value.shape()));
+    content.append(reinterpret_cast<const char*>(value.raw()), value.bytes());
+    if (const auto it = decomposer_.constants_.find(content); it != decomposer_.constants_.end())
+      return it->second;
+    const std::string name = decomposer_.names_.unique(
+        concat("constant_", decomposer_.constants_.size(), "_", ortrain::to_string(value.dtype())));
+    decomposer_.model_.graph.add_initializer(name, value);
+    decomposer_.types_.set_constant(name, value);
+    decomposer_.constants_.emplace(std::move(content), name);
+    return name;
+  }
+
   const std::string& base() const { return node_.name.empty() ? node_.outputs.at(0) : node_.name; }
 
   Decomposer& decomposer_;
@@ -253,7 +246,7 @@ void Decomposer::place(Node node) {
 
 std::vector<std::string> decompose_operators(Model& model, DecomposeFor purpose) {
   if (!has_decomposed(model.graph, purpose)) return {};
-  Names names{purpose, {}, {}};
+  UsedNames names{purpose, {}, {}};
   collect_names(model.graph, names.taken);
   Decomposer(model, names).run();
   return names.problems;

@@ -2,10 +2,9 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
+#include <cstdarg>
 #include <cstdint>
 #include <exception>
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -55,89 +54,68 @@ constexpr const char* agreeing(std::integral auto count, const char* one, const 
   return count == 1 ? one : several;
 }
 
-// A part of a message as text: a view of a string, or the digits of a number (six significant ones if it is
-// floating), perhaps with a noun. Messages are built from these in one function instead of one per
-// combination of types.
-class MessagePart {
- public:
-  template <typename T>
-  requires std::convertible_to<const T&, std::string_view>
-  explicit MessagePart(const T& text) : text_(text) {}
-  template <std::integral T>
-  explicit MessagePart(T number) {
-    if constexpr (std::same_as<T, char>)
-      character(number);
-    else if constexpr (std::is_signed_v<T>)
-      whole(static_cast<int64_t>(number));
-    else
-      whole(static_cast<uint64_t>(number));
-  }
-  template <std::floating_point T>
-  explicit MessagePart(T number) {
-    floating(static_cast<double>(number));
-  }
-  explicit MessagePart(const Counted& things);
-  MessagePart(const MessagePart&) = delete;  // the view may refer to its own digits
-  MessagePart& operator=(const MessagePart&) = delete;
+// The parts of a message pass through variadic functions, so that no code is generated for each combination
+// of their types. `kinds` has a character for each part: 's' for the address of a std::string, 'v' for the
+// address of a std::string_view, 'n' for the address of a Counted, 'z' for characters that end with zero, 'c'
+// for a character, 'i' for an int64_t, 'u' for a uint64_t, 'd' for a double.
+std::string concat_parts(const char* kinds, ...);
+std::string concat_list(const char* kinds, va_list parts);
+[[noreturn]] void fail_with(ErrorCode code, const char* kinds, ...);
 
-  size_t size() const { return text_.size() + (noun_.data() != nullptr) + noun_.size() + ending_.size(); }
-  char* copy_to(char* place) const;
-
- private:
-  void character(char c);
-  void whole(int64_t number);
-  void whole(uint64_t number);
-  void floating(double number);
-
-  std::string_view text_, noun_, ending_;
-  char digits_[24];
-};
-
-std::string concat_parts(std::initializer_list<MessagePart> parts);
-[[noreturn]] void fail_with(ErrorCode code, std::initializer_list<MessagePart> parts);
-
-// How a part reaches the functions below: one type for all literals and one for all integers of a sign, so
-// that calls with the same kinds of parts share one function.
 template <typename T>
-struct PassedPart {
-  using Type = const T&;
-};
-template <size_t N>
-struct PassedPart<char[N]> {
-  using Type = const char*;
-};
-template <std::integral T>
-requires(!std::same_as<T, char>) struct PassedPart<T> {
-  using Type = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
-};
-template <>
-struct PassedPart<Counted> {
-  using Type = Counted;
-};
-template <std::floating_point T>
-struct PassedPart<T> {
-  using Type = double;
-};
-
-template <typename... Passed>
-[[gnu::noinline]] std::string concat_passed(Passed... parts) {
-  return concat_parts({MessagePart(parts)...});
+constexpr char kind_of_part() {
+  if constexpr (std::same_as<T, std::string_view>)
+    return 'v';
+  else if constexpr (std::same_as<T, Counted>)
+    return 'n';
+  else if constexpr (std::convertible_to<const T&, const char*>)
+    return 'z';
+  else if constexpr (std::convertible_to<const T&, const std::string&>)
+    return 's';
+  else if constexpr (std::same_as<T, char>)
+    return 'c';
+  else if constexpr (std::integral<T>)
+    return std::is_signed_v<T> ? 'i' : 'u';
+  else
+    return 'd';
 }
-template <typename... Passed>
-[[noreturn, gnu::noinline]] void fail_passed(ErrorCode code, Passed... parts) {
-  fail_with(code, {MessagePart(parts)...});
+
+template <char... kinds>
+inline constexpr char kKinds[] = {kinds..., '\0'};
+template <typename... Parts>
+inline constexpr const char* kKindsOf = kKinds<kind_of_part<Parts>()...>;
+
+// The argument that a variadic function receives for a part, which must outlive the call.
+template <typename T>
+auto passed_part(const T& part) {
+  constexpr char kind = kind_of_part<T>();
+  if constexpr (kind == 'v' || kind == 'n')
+    return &part;
+  else if constexpr (kind == 'z')
+    return static_cast<const char*>(part);
+  else if constexpr (kind == 's')
+    return &static_cast<const std::string&>(part);
+  else if constexpr (kind == 'c')
+    return static_cast<int>(part);
+  else if constexpr (kind == 'i')
+    return static_cast<int64_t>(part);
+  else if constexpr (kind == 'u')
+    return static_cast<uint64_t>(part);
+  else
+    return double{part};
 }
 
 // Joins strings, characters and numbers into one string: concat("expected ", 3, ", found ", n).
+// Floating-point numbers have six significant digits.
 template <typename... Parts>
 std::string concat(const Parts&... parts) {
-  return concat_passed<typename PassedPart<Parts>::Type...>(parts...);
+  return concat_parts(kKindsOf<Parts...>, passed_part(parts)...);
 }
 
 // Throws an Error whose message is the concatenation of the parts.
 template <typename... Parts>
 [[noreturn]] void fail(ErrorCode code, const Parts&... parts) {
-  fail_passed<typename PassedPart<Parts>::Type...>(code, parts...);
+  fail_with(code, kKindsOf<Parts...>, passed_part(parts)...);
 }
 
 // Throws unless `condition` holds.

@@ -139,12 +139,11 @@ Kernel attention_kernel(KernelContext& c, const Attention& given,
   };
 }
 
-std::vector<std::string> split_past(GradientContext& g, const std::string& gradient,
-                                    const std::string& past) {
-  const auto dim = [&](const std::string& value) {
+Names split_past(GradientContext& g, Name gradient, Name past) {
+  const auto dim = [&](Name value) {
     return g("Shape", {value}, {{"start", int64_t{2}}, {"end", int64_t{3}}});
   };
-  const std::string before = dim(past), added = g("Sub", {dim(gradient), before});
+  const Name before = dim(past), added = g("Sub", {dim(gradient), before});
   return g.emit("Split", {gradient, g("Concat", {before, added}, {{"axis", int64_t{0}}})}, 2,
                 {{"axis", int64_t{2}}});
 }
@@ -321,12 +320,12 @@ void gradient(GradientContext& g) {
           "positions, "
           "size], but the rank of the keys is 3 or not known");
   }
-  const std::string key = joins ? g.want_y(1) : g.x(1), value = joins ? g.want_y(2) : g.x(2);
+  const Name key = joins ? g.want_y(1) : g.x(1), value = joins ? g.want_y(2) : g.x(2);
   const bool needs_key = g.needs(1) || (joins && g.needs(kPastKey));
   const bool needs_value = g.needs(2) || (joins && g.needs(kPastValue));
-  std::string dk, dv;
+  Name dk, dv;
   if (!g.dy(0).empty()) {
-    std::vector<std::string> inputs = {g.dy(0), g.x(0), key, value};
+    Names inputs = {g.dy(0), g.x(0), key, value};
     for (const size_t i : {kMask, kLengths}) inputs.push_back(g.has_x(i) ? g.x(i) : "");
     inputs.push_back("");  // probabilities
     inputs.push_back(joins ? g.x(kPastKey) : "");
@@ -335,20 +334,19 @@ void gradient(GradientContext& g) {
     attributes.erase("qk_matmul_output_mode");
     attributes["padded_mask"] = int64_t{g.opset() >= since::kPaddedMasks};
     const bool wants_mask = g.has_x(kMask) && g.needs(kMask);
-    const std::vector<std::string> made =
-        g.emit("AttentionGrad", inputs, wants_mask ? 4 : 3, attributes, kMicrosoft);
+    const Names made = g.emit("AttentionGrad", inputs, wants_mask ? 4 : 3, attributes, kMicrosoft);
     if (g.needs(0)) g.set(0, made[0]);
     if (needs_key) dk = made[1];
     if (needs_value) dv = made[2];
     if (wants_mask) g.set(kMask, g.unbroadcast(made[3], made[3], kMask));
   }
-  const auto give = [&](std::string own, size_t present, size_t past, size_t input, bool needed) {
+  const auto give = [&](Name own, size_t present, size_t past, size_t input, bool needed) {
     if (!needed) return;
-    const std::string& more = g.dy(present);
+    const Name more = g.dy(present);
     if (!more.empty()) own = own.empty() ? more : g("Add", {own, more});
     if (own.empty()) return;
     if (!joins) return g.set(input, own);
-    const std::vector<std::string> parts = split_past(g, own, g.x(past));
+    const Names parts = split_past(g, own, g.x(past));
     if (g.needs(past)) g.set(past, parts[0]);
     if (g.needs(input)) g.set(input, parts[1]);
   };

@@ -39,28 +39,28 @@ struct Heads {
     if (rank == 4) return {e, value};
     return {e, e("Transpose", {e("Reshape", {value, e.int64s({0, 0, heads, size})})}, swapped())};
   }
-  std::string together(const Expression& gradient) const {
+  Name together(const Expression& gradient) const {
     if (rank == 4) return gradient;
     return reshape_to(e, e("Transpose", {gradient}, swapped()), e("Shape", {value}));
   }
 };
 
 // Which keys a query sees, as determined by positions, lengths and a bool mask; empty: all.
-std::string seen_keys(DecompositionContext& e, const std::string& scores) {
+Name seen_keys(DecompositionContext& e, Name scores) {
   const Node& node = e.node();
-  std::string seen;
-  const auto also = [&](const std::string& more) { seen = seen.empty() ? more : e("And", {seen, more}); };
+  Name seen;
+  const auto also = [&](Name more) { seen = seen.empty() ? more : e("And", {seen, more}); };
   const auto place = [&](int64_t axis) {
-    const std::string count = as_scalar(e, dims_of(e, scores, axis, axis + 1));
+    const Name count = as_scalar(e, dims_of(e, scores, axis, axis + 1));
     return e("Range",
              {e.constant(Tensor::scalar(int64_t{0})), count, e.constant(Tensor::scalar(int64_t{1}))});
   };
   const int64_t left = node.int_or("left_window_size", -1),
                 right = node.int_or("is_causal", 0) != 0 ? 0 : node.int_or("right_window_size", -1);
-  const std::string keys = left >= 0 || right >= 0 || e.has_x(kLengths) ? place(3) : "";
-  const std::string lengths = e.has_x(kLengths) ? e.unsqueeze(e.x(kLengths), {1, 2, 3}) : "";
+  const Name keys = left >= 0 || right >= 0 || e.has_x(kLengths) ? place(3) : "";
+  const Name lengths = e.has_x(kLengths) ? e.unsqueeze(e.x(kLengths), {1, 2, 3}) : "";
   if (left >= 0 || right >= 0) {
-    std::string queries = e.unsqueeze(place(2), {1});
+    Name queries = e.unsqueeze(place(2), {1});
     if (!lengths.empty()) queries = e("Add", {queries, e("Sub", {lengths, dims_of(e, scores, 2, 3)})});
     if (e.has_x(kPastKey)) queries = e("Add", {queries, dims_of(e, e.x(kPastKey), 2, 3)});
     if (right >= 0) also(e("LessOrEqual", {keys, e("Add", {queries, e.int64s({right})})}));
@@ -80,8 +80,8 @@ void decompose_attention_gradient(DecompositionContext& e) {
   const Heads of_q(e, e.x(1), "q_num_heads"), of_k(e, e.x(2), "kv_num_heads"),
       of_v(e, e.x(3), "kv_num_heads");
   if (of_q.heads % of_k.heads != 0 || of_k.heads != of_v.heads)
-    e.reject(concat("keys and values must have the same number of heads, a divisor of the ",
-                    counted(of_q.heads, "head"), " of the queries; found ", of_k.heads, " and ", of_v.heads));
+    e.reject("keys and values must have the same number of heads, a divisor of the ",
+             counted(of_q.heads, "head"), " of the queries; found ", of_k.heads, " and ", of_v.heads);
   if (e.has_x(kMask) && node.int_or("padded_mask", 0) != 0) {
     const auto mask = e.dims(e.x(kMask));
     if (!mask || mask->empty() || !mask->back().same((*e.dims(e.x(2)))[of_k.rank == 4 ? 2 : 1]))
@@ -97,7 +97,7 @@ void decompose_attention_gradient(DecompositionContext& e) {
   };
   const auto summed = [&](const Expression& x) {
     if (shared == 1) return x;
-    std::vector<std::string> parts;
+    Names parts;
     for (int64_t first = 0; first < shared; ++first) {
       std::vector<int64_t> heads;
       for (int64_t h = first; h < of_q.heads; h += shared) heads.push_back(h);
@@ -126,7 +126,7 @@ void decompose_attention_gradient(DecompositionContext& e) {
     scores = cap * t;
     derivative = 1.0 - t * t;
   }
-  const std::string seen = seen_keys(e, scores);
+  const Name seen = seen_keys(e, scores);
   if (e.has_x(kMask) && e.dtype(e.x(kMask)) != DType::kBool) scores = scores + Expression(e, e.x(kMask));
   if (!seen.empty()) scores = Expression(e, seen).choose(scores, scores.number(kUnseen));
   Expression weights = scores.call("Softmax", {{"axis", int64_t{-1}}});

@@ -40,7 +40,7 @@ Kernel attention_kernel(KernelContext& c, const Attention& a,
 
 // Splits the gradient of keys or values [batch, heads, past + new, size] into the gradient of the past keys
 // or values, input `past`, and the gradient of the new ones.
-std::vector<std::string> split_past(GradientContext& g, const std::string& gradient, const std::string& past);
+Names split_past(GradientContext& g, Name gradient, Name past);
 
 // AttentionGrad as separate steps (ops/attention/attention_decomposition.cpp).
 void decompose_attention_gradient(DecompositionContext& e);

@@ -20,30 +20,29 @@ int64_t dim(const DecompositionContext& e, const std::string& value, size_t axis
 
 // Applies the graph in an attribute, which has one input and one output, to `input`; without the attribute,
 // returns `input`.
-std::string apply(DecompositionContext& e, const char* attribute, const std::string& input) {
+Name apply(DecompositionContext& e, const char* attribute, Name input) {
   const auto at = e.node().attributes.find(attribute);
   if (at == e.node().attributes.end()) return input;
   const auto* given = std::get_if<std::shared_ptr<Graph>>(&at->second);
-  if (!given || !*given) e.reject(concat("attribute ", attribute, " must be a graph"));
+  if (!given || !*given) e.reject("attribute ", attribute, " must be a graph");
   const Graph& graph = **given;
   if (graph.inputs.size() != 1 || graph.outputs.size() != 1)
-    e.reject(concat(attribute, " must have one input and one output, found ", graph.inputs.size(), " and ",
-                    graph.outputs.size()));
-  std::unordered_map<std::string, std::string> renamed = {{graph.inputs[0].name, input}};
+    e.reject(attribute, " must have one input and one output, found ", graph.inputs.size(), " and ",
+             graph.outputs.size());
+  std::unordered_map<std::string, Name> renamed = {{graph.inputs[0].name, input}};
   for (const auto& [name, value] : graph.initializers) renamed[name] = e.constant(value);
-  const auto named = [&](const std::string& name) {
+  const auto named = [&](Name name) -> Name {
     const auto found = renamed.find(name);
     return found == renamed.end() ? name : found->second;
   };
   for (const Node& inner : graph.nodes) {
     for (const auto& [name, value] : inner.attributes)
       if (std::holds_alternative<std::shared_ptr<Graph>>(value))
-        e.reject(concat("a graph within ", attribute, " (attribute ", name, " of ", inner.label(),
-                        ") is not supported"));
-    std::vector<std::string> inputs;
-    for (const std::string& name : inner.inputs) inputs.push_back(name.empty() ? name : named(name));
-    const std::vector<std::string> made =
-        e.emit(inner.op_type, inputs, inner.outputs.size(), inner.attributes, inner.domain);
+        e.reject("a graph within ", attribute, " (attribute ", name, " of ", inner.label(),
+                 ") is not supported");
+    Names inputs;
+    for (const std::string& name : inner.inputs) inputs.push_back(named(name));
+    const Names made = e.emit(inner.op_type, inputs, inner.outputs.size(), inner.attributes, inner.domain);
     for (size_t o = 0; o < made.size(); ++o)
       if (!inner.outputs[o].empty()) renamed[inner.outputs[o]] = made[o];
   }
@@ -51,8 +50,8 @@ std::string apply(DecompositionContext& e, const char* attribute, const std::str
 }
 
 void decompose(DecompositionContext& e) {
-  const std::string& q = e.x(0);
-  std::string k = e.x(1), v = e.x(2);
+  const Name q = e.x(0);
+  Name k = e.x(1), v = e.x(2);
   const DType type = e.dtype(q);
   const int64_t size = dim(e, q, 3), heads = dim(e, q, 1), kv_heads = dim(e, k, 1);
   if (type == DType::kUndefined || size <= 0)
@@ -63,7 +62,7 @@ void decompose(DecompositionContext& e) {
   if (heads > 0 && kv_heads > 0 && heads != kv_heads && heads % kv_heads == 0) {
     std::vector<int64_t> shared;
     for (int64_t h = 0; h < heads; ++h) shared.push_back(h / (heads / kv_heads));
-    const std::string indices = e.int64s(shared);
+    const Name indices = e.int64s(shared);
     k = e("Gather", {k, indices}, {{"axis", int64_t{1}}});
     v = e("Gather", {v, indices}, {{"axis", int64_t{1}}});
   }
@@ -72,12 +71,12 @@ void decompose(DecompositionContext& e) {
   };
   const auto wide = static_cast<DType>(e.node().int_or(
       "softmax_precision", static_cast<int64_t>(type == DType::kDouble ? DType::kDouble : DType::kFloat)));
-  const std::string root = e.scalar_like(q, std::sqrt(scale));
-  const std::string across = e("Transpose", {k}, {{"perm", std::vector<int64_t>{0, 1, 3, 2}}});
-  std::string scores = e("MatMul", {e("Mul", {q, root}), e("Mul", {across, root})});
+  const Name root = e.scalar_like(q, std::sqrt(scale));
+  const Name across = e("Transpose", {k}, {{"perm", std::vector<int64_t>{0, 1, 3, 2}}});
+  Name scores = e("MatMul", {e("Mul", {q, root}), e("Mul", {across, root})});
   if (wide != type) scores = cast(scores, wide);
   scores = apply(e, "score_mod", scores);
-  const std::string weights = apply(e, "prob_mod", e("Softmax", {scores}, {{"axis", int64_t{-1}}}));
+  const Name weights = apply(e, "prob_mod", e("Softmax", {scores}, {{"axis", int64_t{-1}}}));
   e.set(0, wide == type ? e("MatMul", {weights, v}) : cast(e("MatMul", {weights, cast(v, wide)}), type));
 }
 

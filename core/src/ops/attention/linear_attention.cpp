@@ -75,11 +75,10 @@ void shape(ShapeContext& c) {
 }
 
 void gradient(GradientContext& g) {
-  std::vector<std::string> inputs = {g.dy(0), g.dy(1)};
+  Names inputs = {g.dy(0), g.dy(1)};
   for (size_t i = 0; i <= kRate; ++i) inputs.push_back(g.has_x(i) ? g.x(i) : "");
   while (inputs.back().empty()) inputs.pop_back();
-  const std::vector<std::string> made =
-      g.emit("LinearAttentionGrad", inputs, kRate + 1, g.node().attributes, kMicrosoft);
+  const Names made = g.emit("LinearAttentionGrad", inputs, kRate + 1, g.node().attributes, kMicrosoft);
   for (size_t i = 0; i < kRate; ++i)
     if (g.has_x(i) && g.needs(i)) g.set(i, made[i]);
   if (g.has_x(kRate) && g.needs(kRate)) g.set(kRate, g.unbroadcast(made[kRate], made[kRate], kRate));

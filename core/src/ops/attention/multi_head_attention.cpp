@@ -222,48 +222,45 @@ Kernel kernel(KernelContext& c) {
 
 // The mask that the kernel adds to the scores, as nodes. `all_keys`, of rank `keys_rank`, are the past and
 // new keys.
-std::string mask_of(NodeWriter& g, const std::string& all_keys, int64_t keys_rank) {
-  std::string mask = g.has_x(kScoreBias) ? g.x(kScoreBias) : "";
+Name mask_of(NodeWriter& g, Name all_keys, int64_t keys_rank) {
+  Name mask = g.has_x(kScoreBias) ? g.x(kScoreBias) : "";
   if (!g.has_x(kPadding)) return mask;
   const auto rank = g.rank(g.x(kPadding));
   if (!rank)
     g.reject("the rank of key_padding_mask is not known; run ONNX shape inference on the model first");
-  std::string seen;
+  Name seen;
   if (*rank == 1) {
     // The first [batch] values are the lengths, also of [3 * batch + 2] values.
     const auto shape = [&](const std::string& value, int64_t axis) {
       return g("Shape", {value}, {{"start", axis}, {"end", axis + 1}});
     };
-    const std::string batch = shape(g.x(0), 0);
-    const std::string lengths = g("Slice", {g.x(kPadding), g.int64s({0}), batch});
-    const std::string keys = g.squeeze(shape(all_keys, keys_rank == 4 ? 2 : 1), {0});
-    const std::string zero = g.constant(Tensor::scalar<int64_t>(0)),
-                      one = g.constant(Tensor::scalar<int64_t>(1));
-    const std::string places = g("Range", {zero, keys, one});
+    const Name batch = shape(g.x(0), 0);
+    const Name lengths = g("Slice", {g.x(kPadding), g.int64s({0}), batch});
+    const Name keys = g.squeeze(shape(all_keys, keys_rank == 4 ? 2 : 1), {0});
+    const Name zero = g.constant(Tensor::scalar<int64_t>(0)), one = g.constant(Tensor::scalar<int64_t>(1));
+    const Name places = g("Range", {zero, keys, one});
     const Attributes wide = {{"to", static_cast<int64_t>(DType::kInt64)}};
     seen = g("Less", {places, g.unsqueeze(g("Cast", {lengths}, wide), {1})});
   } else {
     seen = g("Cast", {g.x(kPadding)}, {{"to", static_cast<int64_t>(DType::kBool)}});
   }
-  const std::string added = g(
+  const Name added = g(
       "Where", {seen, g.scalar_like(g.x(0), 0),
                 g.scalar_like(g.x(0), static_cast<double>(g.node().float_or("mask_filter_value", kFilter)))});
-  const std::string padding =
-      g.unsqueeze(added, *rank == 3 ? std::vector<int64_t>{1} : std::vector<int64_t>{1, 2});
+  const Name padding = g.unsqueeze(added, *rank == 3 ? std::vector<int64_t>{1} : std::vector<int64_t>{1, 2});
   return mask.empty() ? padding : g("Add", {padding, mask});
 }
 
 int64_t rank_of(GradientContext& g, size_t i, const char* what) {
   const auto rank = g.rank(g.x(i));
-  if (!rank)
-    g.reject(concat("the rank of ", what, " is not known; run ONNX shape inference on the model first"));
+  if (!rank) g.reject("the rank of ", what, " is not known; run ONNX shape inference on the model first");
   return *rank;
 }
 
 // A gradient [batch, heads, positions, size] in the shape of input i.
-std::string like_operand(GradientContext& g, const std::string& gradient, size_t i, int64_t rank) {
+Name like_operand(GradientContext& g, Name gradient, size_t i, int64_t rank) {
   if (rank == 4) return gradient;
-  const std::string rows = g("Transpose", {gradient}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
+  const Name rows = g("Transpose", {gradient}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
   return g("Reshape", {rows, g("Shape", {g.x(i)})});
 }
 
@@ -271,7 +268,7 @@ void gradient(GradientContext& g) {
   const bool joins = g.has_x(kPastKey);
   const int64_t ranks[] = {3, rank_of(g, 1, "key"), rank_of(g, 2, "value")};
   const auto q_dims = g.dims(g.x(0)), v_dims = g.dims(g.x(2));
-  std::vector<std::string> operands = {g.x(0), g.x(1), g.x(2)};
+  Names operands = {g.x(0), g.x(1), g.x(2)};
   std::vector<int64_t> starts;  // of the three parts of the bias, and its end
   if (g.has_x(kBias)) {
     if (!q_dims || !v_dims || !q_dims->back().known() || !v_dims->back().known())
@@ -286,11 +283,10 @@ void gradient(GradientContext& g) {
   }
   if (joins) operands[1] = g.want_y(1), operands[2] = g.want_y(2);
 
-  std::vector<std::string> made(3);
+  Names made(3);
   if (!g.dy(0).empty()) {
-    const std::string mask = mask_of(g, operands[1], joins ? 4 : ranks[1]);
-    std::vector<std::string> inputs = {g.dy(0), operands[0], operands[1], operands[2],
-                                       mask,    "",          "",          joins ? g.x(kPastKey) : ""};
+    const Name mask = mask_of(g, operands[1], joins ? 4 : ranks[1]);
+    Names inputs = {g.dy(0), operands[0], operands[1], operands[2], mask, "", "", joins ? g.x(kPastKey) : ""};
     while (inputs.back().empty()) inputs.pop_back();
     const Node& node = g.node();
     Attributes attributes = {{"q_num_heads", node.int_or("num_heads", 0)},
@@ -304,25 +300,23 @@ void gradient(GradientContext& g) {
 
   // Present keys and values are outputs too, [batch, heads, past + new, size].
   for (const size_t i : {size_t{1}, size_t{2}}) {
-    const auto sum = [&](const std::string& a, const std::string& b) {
-      return a.empty() ? b : b.empty() ? a : g("Add", {a, b});
-    };
-    const std::string& present = g.dy(i);
+    const auto sum = [&](Name a, Name b) { return a.empty() ? b : b.empty() ? a : g("Add", {a, b}); };
+    const Name present = g.dy(i);
     if (!joins) {
       made[i] = sum(made[i], present.empty() ? "" : like_operand(g, present, i, ranks[i]));
       continue;
     }
     const size_t past = kPastKey + i - 1;
-    const std::string all = sum(made[i], present);
+    const Name all = sum(made[i], present);
     if (all.empty()) continue;
-    const std::vector<std::string> parts = split_past(g, all, g.x(past));
+    const Names parts = split_past(g, all, g.x(past));
     if (g.needs(past)) g.set(past, parts[0]);
     made[i] = like_operand(g, parts[1], i, ranks[i]);
   }
   for (size_t i = 0; i < 3; ++i)
     if (g.needs(i) && !made[i].empty()) g.set(i, made[i]);
   if (!g.has_x(kBias) || !g.needs(kBias)) return;
-  std::vector<std::string> parts;
+  Names parts;
   for (size_t i = 0; i < 3; ++i)
     parts.push_back(made[i].empty()
                         ? g("Expand", {g.scalar_like(g.x(0), 0), g.int64s({starts[i + 1] - starts[i]})})
@@ -345,13 +339,13 @@ void standard_form(DecompositionContext& e) {
   // An operand with its part of the bias, as [batch, heads, positions, size].
   const auto apart = [&](size_t i) {
     if (need_rank(e, e.x(i)) == 4) return e.x(i);
-    std::string x = e.x(i);
+    Name x = e.x(i);
     if (e.has_x(kBias))
       x = e("Add", {x, e("Slice", {e.x(kBias), e.int64s({starts[i]}), e.int64s({starts[i + 1]})})});
     return e("Transpose", {e("Reshape", {x, e.int64s({0, 0, heads, -1})})}, swapped);
   };
   const Expression q(e, apart(0));
-  std::string k = apart(1), v = apart(2);
+  Name k = apart(1), v = apart(2);
   if (e.has_x(kPastKey)) {
     k = e("Concat", {e.x(kPastKey), k}, {{"axis", int64_t{2}}});
     v = e("Concat", {e.x(kPastValue), v}, {{"axis", int64_t{2}}});
@@ -365,17 +359,17 @@ void standard_form(DecompositionContext& e) {
   if (const std::string mask = mask_of(e, k, 4); !mask.empty()) scores = scores + Expression(e, mask);
   if (node.int_or("unidirectional", 0) != 0) {
     const auto places = [&](int64_t axis) {
-      const std::string count = as_scalar(e, dims_of(e, scores, axis, axis + 1));
+      const Name count = as_scalar(e, dims_of(e, scores, axis, axis + 1));
       return e("Range",
                {e.constant(Tensor::scalar(int64_t{0})), count, e.constant(Tensor::scalar(int64_t{1}))});
     };
-    std::string queries = e.unsqueeze(places(2), {1});
+    Name queries = e.unsqueeze(places(2), {1});
     if (e.has_x(kPastKey)) queries = e("Add", {queries, dims_of(e, e.x(kPastKey), 2, 3)});
     const Expression seen(e, e("LessOrEqual", {places(3), queries}));
     scores = seen.choose(scores, scores.number(kUnseen));
   }
   const Expression weights = scores.call("Softmax", {{"axis", int64_t{-1}}});
-  const std::string y = e("Transpose", {weights.call("MatMul", Expression(e, v))}, swapped);
+  const Name y = e("Transpose", {weights.call("MatMul", Expression(e, v))}, swapped);
   e.set(0, e("Reshape", {y, e.int64s({0, 0, -1})}));
   if (e.has_y(1)) e.set(1, k);
   if (e.has_y(2)) e.set(2, v);

@@ -17,7 +17,7 @@ void decompose(DecompositionContext& e) {
   const Node& node = e.node();
   if (e.has_x(kPastLength)) e.reject("input past_sequence_length (a shared buffer) is not supported");
   if (node.int_or("do_rotary", 0) != 0) e.reject("attribute do_rotary is not supported");
-  std::string product = e("MatMul", {e.x(0), e.x(1)});
+  Name product = e("MatMul", {e.x(0), e.x(1)});
   if (e.has_x(kBias)) product = e("Add", {product, e.x(kBias)});
 
   std::vector<int64_t> sizes = node.ints_or("qkv_hidden_sizes", {});
@@ -25,19 +25,18 @@ void decompose(DecompositionContext& e) {
     const auto dims = e.dims(e.x(1));
     const int64_t all = dims && !dims->empty() ? dims->back().value : -1;
     if (all < 0 || all % 3 != 0)
-      e.reject(concat("the dimensions of its weights must be known and the last one a multiple of 3, found ",
-                      all));
+      e.reject("the dimensions of its weights must be known and the last one a multiple of 3, found ", all);
     sizes.assign(3, all / 3);
   }
   if (sizes.size() != 3)
-    e.reject(concat("attribute qkv_hidden_sizes must hold three values, found ", to_string(sizes)));
+    e.reject("attribute qkv_hidden_sizes must hold three values, found ", to_string(sizes));
   Attributes last = {{"axis", int64_t{-1}}};
-  std::vector<std::string> whole = {product};
+  Names whole = {product};
   if (e.opset() < since::kAxesAsInput)
     last["split"] = sizes;
   else
     whole.push_back(e.int64s(sizes));
-  std::vector<std::string> operands = e.emit("Split", whole, 3, last);
+  Names operands = e.emit("Split", whole, 3, last);
 
   const auto given = [&](size_t i) { return e.has_x(i) ? e.x(i) : ""; };
   operands.insert(operands.end(), {"", given(kPadding), given(kScoreBias)});
@@ -49,8 +48,7 @@ void decompose(DecompositionContext& e) {
   for (const char* name : {"num_heads", "unidirectional", "mask_filter_value", "scale"})
     if (const auto at = node.attributes.find(name); at != node.attributes.end()) kept.insert(*at);
   const bool presents = e.has_y(1);
-  const std::vector<std::string> made =
-      e.emit("MultiHeadAttention", operands, presents ? 3 : 1, kept, kMicrosoft);
+  const Names made = e.emit("MultiHeadAttention", operands, presents ? 3 : 1, kept, kMicrosoft);
   e.set(0, made[0]);
   if (presents) e.set(1, e("Concat", {e.unsqueeze(made[1], {0}), e.unsqueeze(made[2], {0})}, first));
 }

@@ -112,7 +112,7 @@ Kernel kernel(KernelContext& c) {
 void gradient(GradientContext& g) {
   if (g.needs(1) || g.needs(2)) g.reject("the gradients of cos_cache and sin_cache are not supported");
   if (!g.needs(0)) return;
-  std::vector<std::string> inputs = {g.dy(0), g.x(1), g("Neg", {g.x(2)})};
+  Names inputs = {g.dy(0), g.x(1), g("Neg", {g.x(2)})};
   if (g.has_x(3)) inputs.push_back(g.x(3));
   g.set(0, g("RotaryEmbedding", inputs, g.node().attributes));
 }

@@ -8,21 +8,21 @@
 
 namespace ortrain {
 
-std::string as_scalar(NodeWriter& e, const std::string& value) {
+Name as_scalar(NodeWriter& e, Name value) {
   const auto dims = e.dims(value);
   if (dims && dims->empty()) return value;
   return e("Reshape", {value, e.int64s({})});
 }
 
-std::string cast_like(NodeWriter& e, const std::string& value, const std::string& like) {
+Name cast_like(NodeWriter& e, Name value, Name like) {
   const DType wanted = e.dtype(like);
   if (wanted == DType::kUndefined)
-    e.reject(concat("the element type of \"", like,
-                    "\" is not known; run ONNX shape inference on the model first"));
-  return e.dtype(value) == wanted ? value : e("Cast", {value}, {{"to", static_cast<int64_t>(wanted)}});
+    e.reject("the element type of \"", like, "\" is not known; run ONNX shape inference on the model first");
+  if (e.dtype(value) == wanted) return value;
+  return e("Cast", {value}, {{"to", static_cast<int64_t>(wanted)}});
 }
 
-std::string apply_activation(NodeWriter& e, const std::string& value) {
+Name apply_activation(NodeWriter& e, Name value) {
   // The attributes of each activation, and their names in the fused node.
   static const std::map<std::string, std::vector<std::string>> known = {{"Elu", {"alpha"}},
                                                                         {"HardSigmoid", {"alpha", "beta"}},
@@ -38,7 +38,7 @@ std::string apply_activation(NodeWriter& e, const std::string& value) {
   const std::string name = e.node().string_or("activation", "");
   if (name.empty()) return value;
   const auto it = known.find(name);
-  if (it == known.end()) e.reject(concat("its activation '", name, "' is not supported"));
+  if (it == known.end()) e.reject("its activation '", name, "' is not supported");
   Attributes attributes;
   for (const std::string& attribute : it->second)
     if (const auto given = e.node().attributes.find("activation_" + attribute);
@@ -50,11 +50,11 @@ std::string apply_activation(NodeWriter& e, const std::string& value) {
 int64_t need_rank(const NodeWriter& e, const std::string& value) {
   const auto rank = e.rank(value);
   if (!rank)
-    e.reject(concat("the rank of \"", value, "\" is not known; run ONNX shape inference on the model first"));
+    e.reject("the rank of \"", value, "\" is not known; run ONNX shape inference on the model first");
   return *rank;
 }
 
-std::string softmax(NodeWriter& e, const std::string& value, int64_t axis, bool flat) {
+Name softmax(NodeWriter& e, Name value, int64_t axis, bool flat) {
   const auto rank = e.rank(value);
   const bool last = axis == -1 || (rank && axis == *rank - 1);
   if (last || (flat && e.opset() < since::kOneSoftmaxAxis) || (!flat && e.opset() >= since::kOneSoftmaxAxis))
@@ -64,37 +64,36 @@ std::string softmax(NodeWriter& e, const std::string& value, int64_t axis, bool 
     std::vector<int64_t> order(static_cast<size_t>(count));
     std::iota(order.begin(), order.end(), 0);
     std::swap(order[static_cast<size_t>(axis < 0 ? axis + count : axis)], order.back());
-    const std::string transposed = e("Transpose", {value}, {{"perm", order}});
+    const Name transposed = e("Transpose", {value}, {{"perm", order}});
     return e("Transpose", {e("Softmax", {transposed}, {{"axis", int64_t{-1}}})}, {{"perm", order}});
   }
-  const std::string rows = e("Flatten", {value}, {{"axis", axis}});
+  const Name rows = e("Flatten", {value}, {{"axis", axis}});
   return reshape_to(e, e("Softmax", {rows}, {{"axis", int64_t{-1}}}), e("Shape", {value}));
 }
 
-std::string reduce(NodeWriter& e, const std::string& type, const std::string& value,
-                   const std::vector<int64_t>& axes, bool keepdims) {
+Name reduce(NodeWriter& e, std::string_view type, Name value, List<int64_t> axes, bool keepdims) {
   const int64_t keep = keepdims ? 1 : 0;
   if (axes.empty()) return e(type, {value}, {{"keepdims", keep}});
   if (e.opset() < since::kReductionAxesAsInput) return e(type, {value}, {{"axes", axes}, {"keepdims", keep}});
   return e(type, {value, e.int64s(axes)}, {{"keepdims", keep}});
 }
 
-std::string channels_first(NodeWriter& e, const std::string& value) {
+Name channels_first(NodeWriter& e, Name value) {
   const int64_t rank = need_rank(e, value);
-  if (rank < 3) e.reject(concat("\"", value, "\" should have shape [N, ..., C], found rank ", rank));
+  if (rank < 3) e.reject("\"", value, "\" should have shape [N, ..., C], found rank ", rank);
   std::vector<int64_t> order = {0, rank - 1};
   for (int64_t i = 1; i < rank - 1; ++i) order.push_back(i);
   return e("Transpose", {value}, {{"perm", order}});
 }
 
-std::string channels_last(NodeWriter& e, const std::string& value, int64_t rank) {
+Name channels_last(NodeWriter& e, Name value, int64_t rank) {
   std::vector<int64_t> order = {0};
   for (int64_t i = 2; i < rank; ++i) order.push_back(i);
   order.push_back(1);
   return e("Transpose", {value}, {{"perm", order}});
 }
 
-std::string dims_of(NodeWriter& e, const std::string& value, int64_t begin, int64_t end) {
+Name dims_of(NodeWriter& e, Name value, int64_t begin, int64_t end) {
   if (e.opset() >= since::kShapeRange) {
     Attributes part = {{"start", begin}};
     if (end != kToTheLast) part["end"] = end;
@@ -103,10 +102,9 @@ std::string dims_of(NodeWriter& e, const std::string& value, int64_t begin, int6
   return e("Slice", {e("Shape", {value}), e.int64s({begin}), e.int64s({end}), e.int64s({0})});
 }
 
-std::string with_dims_after(NodeWriter& e, const std::vector<int64_t>& front, const std::string& value,
-                            int64_t begin) {
+Name with_dims_after(NodeWriter& e, List<int64_t> front, Name value, int64_t begin) {
   if (const auto dims = e.dims(value)) {
-    std::vector<int64_t> all = front;
+    std::vector<int64_t> all(front.begin(), front.end());
     for (size_t i = static_cast<size_t>(begin); i < dims->size(); ++i) all.push_back((*dims)[i].value);
     if (std::count(all.begin(), all.end(), -1) == std::count(front.begin(), front.end(), -1))
       return e.int64s(all);
@@ -114,7 +112,7 @@ std::string with_dims_after(NodeWriter& e, const std::vector<int64_t>& front, co
   return e("Concat", {e.int64s(front), dims_of(e, value, begin, kToTheLast)}, {{"axis", int64_t{0}}});
 }
 
-std::string reshape_to(NodeWriter& e, const std::string& value, const std::string& shape) {
+Name reshape_to(NodeWriter& e, Name value, Name shape) {
   Attributes literal;
   if (e.opset() >= since::kAllowZero) literal["allowzero"] = int64_t{1};
   return e("Reshape", {value, shape}, literal);

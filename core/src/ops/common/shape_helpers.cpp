@@ -64,25 +64,25 @@ Kernel nothing_to_do() {
   return [](const Frame&) {};
 }
 
-std::string shape_of(GradientContext& g, const std::string& like) { return g("Shape", {like}); }
+Name shape_of(GradientContext& g, Name like) { return g("Shape", {like}); }
 
-std::string reshape_to(GradientContext& g, const std::string& value, const std::string& shape) {
+Name reshape_to(GradientContext& g, Name value, Name shape) {
   Attributes attributes;
   if (g.opset() >= since::kAllowZero) attributes["allowzero"] = int64_t{1};
   return g("Reshape", {value, shape}, attributes);
 }
 
-std::string reshape_like(GradientContext& g, const std::string& value, const std::string& like) {
+Name reshape_like(GradientContext& g, Name value, Name like) {
   return reshape_to(g, value, shape_of(g, like));
 }
 
-std::string zeros_like(GradientContext& g, const std::string& like) {
+Name zeros_like(GradientContext& g, Name like) {
   return g("ConstantOfShape", {shape_of(g, like)},
            {{"value", Tensor::scalar(g.dtype(like), 0).reshaped({1})}});
 }
 
-std::string dy_or_zeros(GradientContext& g, size_t o) {
-  const std::string dy = g.dy(o);
+Name dy_or_zeros(GradientContext& g, size_t o) {
+  const Name dy = g.dy(o);
   return dy.empty() ? zeros_like(g, g.want_y(o)) : dy;
 }
 

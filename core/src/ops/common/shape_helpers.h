@@ -47,15 +47,15 @@ bool state_selected_slices(TypeContext& c);
 Kernel nothing_to_do();
 
 // Adds Shape(like), and Reshape(value, Shape(like)).
-std::string shape_of(GradientContext& g, const std::string& like);
-std::string reshape_like(GradientContext& g, const std::string& value, const std::string& like);
+Name shape_of(GradientContext& g, Name like);
+Name reshape_like(GradientContext& g, Name value, Name like);
 // Adds Reshape(value, shape); every dimension in the value `shape` is taken literally, zero included.
-std::string reshape_to(GradientContext& g, const std::string& value, const std::string& shape);
+Name reshape_to(GradientContext& g, Name value, Name shape);
 
 // Adds zeros with the shape and type of the value `like`.
-std::string zeros_like(GradientContext& g, const std::string& like);
+Name zeros_like(GradientContext& g, Name like);
 
 // The gradient of output o, zeros if none reaches it.
-std::string dy_or_zeros(GradientContext& g, size_t o);
+Name dy_or_zeros(GradientContext& g, size_t o);
 
 }  // namespace ortrain

@@ -97,8 +97,8 @@ void gradient(GradientContext& g) {
     }
   }
   if (reached.empty()) return;
-  const std::vector<std::string> gradients = g.emit(
-      "If", {g.x(0)}, reached.size(), {{names[0], branches[0].backward}, {names[1], branches[1].backward}});
+  const Names gradients = g.emit("If", {g.x(0)}, reached.size(),
+                                 {{names[0], branches[0].backward}, {names[1], branches[1].backward}});
   for (size_t k = 0; k < reached.size(); ++k) s.set_captured(reached[k], gradients[k]);
 }
 

@@ -285,7 +285,7 @@ class LoopGradient {
   }
 
   // The backward loop as a Loop: its body reads the slices by the index of the iteration.
-  std::vector<std::string> emit_loop() {
+  Names emit_loop() {
     Graph& b = *gradient_.backward;
     const auto states = static_cast<std::ptrdiff_t>(initial_.size());
     const std::vector<ValueInfo> slices(b.inputs.begin() + states, b.inputs.end());
@@ -314,10 +314,10 @@ class LoopGradient {
     b.outputs.insert(b.outputs.begin(), goes_on);
     std::vector<std::string> inputs = {count, ""};
     inputs.insert(inputs.end(), initial_.begin(), initial_.end());
-    std::vector<std::string> gradients =
+    Names gradients =
         g_.emit("Loop", inputs, initial_.size() + scanned_.size(), {{"body", gradient_.backward}});
     for (size_t i = 0; i < scanned_.size(); ++i) {
-      std::string& stack = gradients[initial_.size() + i];
+      Name& stack = gradients[initial_.size() + i];
       if (back_directions_[i] != 0)
         stack = g_("Gather", {stack, g_("Range", {last, scalar(-1), scalar(-1)})}, {{"axis", int64_t{0}}});
       stack = moved_from_front(stack, g_.x(form_.first_input + form_.carried + scanned_[i]), back_axes_[i]);
@@ -326,10 +326,10 @@ class LoopGradient {
   }
 
   // The value with its first axis moved to position `axis`; the value has the rank of `like`.
-  std::string moved_from_front(const std::string& value, const std::string& like, int64_t axis) {
+  Name moved_from_front(Name value, const std::string& like, int64_t axis) {
     if (axis == 0) return value;
     const auto dims = g_.dims(like);
-    if (!dims) g_.reject(concat("its gradient needs the rank of '", like, "', which is not known"));
+    if (!dims) g_.reject("its gradient needs the rank of '", like, "', which is not known");
     const auto rank = static_cast<int64_t>(dims->size());
     std::vector<int64_t> order;
     for (int64_t d = 1; d < rank; ++d) order.push_back(d);
@@ -337,7 +337,7 @@ class LoopGradient {
     return g_("Transpose", {value}, {{"perm", order}});
   }
 
-  std::vector<std::string> emit_scan() {
+  Names emit_scan() {
     std::vector<std::string> inputs = initial_;
     inputs.insert(inputs.end(), sliced_.begin(), sliced_.end());
     Attributes attributes = {{"body", gradient_.backward},
@@ -352,7 +352,7 @@ class LoopGradient {
   }
 
   void emit() {
-    const std::vector<std::string> gradients = carries_sequence() ? emit_loop() : emit_scan();
+    const Names gradients = carries_sequence() ? emit_loop() : emit_scan();
     size_t at = 0;
     for (const size_t k : active_) g_.set(form_.first_input + k, gradients[at++]);
     for (const std::string& value : reached_) s_.set_captured(value, gradients[at++]);

@@ -66,7 +66,7 @@ size_t last_of(const DynamicContext& c, const Sequence& sequence) {
   return sequence.size() - 1;
 }
 
-std::string number(GradientContext& g, int64_t value) { return g.constant(Tensor::scalar(value)); }
+Name number(GradientContext& g, int64_t value) { return g.constant(Tensor::scalar(value)); }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // SequenceEmpty: no elements, of type `dtype`.
@@ -176,15 +176,15 @@ void erase_run(DynamicContext& c) {
 
 // A position counted from the end refers to different elements in S and in S'.
 void erase_gradient(GradientContext& g) {
-  std::string at;
+  Name at;
   if (g.has_x(1)) {
-    const std::string given = g.x(1);
-    const std::string length =
+    const Name given = g.x(1);
+    const Name length =
         g("Cast", {g("SequenceLength", {g.x(0)})}, {{"to", static_cast<int64_t>(g.dtype(given))}});
     at = g("Where", {g("Less", {given, g.scalar_like(given, 0)}), g("Add", {given, length}), given});
   }
-  const std::string element = g("SequenceAt", {g.x(0), at.empty() ? number(g, -1) : at});
-  std::vector<std::string> inputs = {g.dy(0), zeros_like_value(g, element)};
+  const Name element = g("SequenceAt", {g.x(0), at.empty() ? number(g, -1) : at});
+  Names inputs = {g.dy(0), zeros_like_value(g, element)};
   if (!at.empty()) inputs.push_back(at);
   g.set(0, g("SequenceInsert", inputs));
 }
@@ -303,7 +303,8 @@ void concat_gradient(GradientContext& g) {
   const int64_t axis = node.int_or("axis", 0);
   if (node.int_or("new_axis", 0) != 0)
     return g.set(0, g("SplitToSequence", {g.dy(0)}, {{"axis", axis}, {"keepdims", int64_t{0}}}));
-  g.set(0, g("SplitToSequence", {g.dy(0), dims_of_elements(writer_of(g), g.x(0), axis)}, {{"axis", axis}}));
+  g.set(0, g("SplitToSequence", {g.dy(0), g.keep(dims_of_elements(writer_of(g), g.x(0), axis))},
+             {{"axis", axis}}));
 }
 
 ORTRAIN_OPERATOR({.type = "ConcatFromSequence",

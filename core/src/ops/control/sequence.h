@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "op/dynamic.h"
+#include "op/node_writer.h"
 
 namespace ortrain {
 
@@ -27,12 +28,12 @@ size_t position_in(const DynamicContext& c, size_t i, size_t size, size_t last, 
 // Where a rule adds nodes: a graph and a source of unused names.
 struct GraphWriter {
   std::function<std::vector<std::string>(const std::string& op_type, const std::vector<std::string>& inputs,
-                                         size_t output_count, const Attributes& attributes)>
+                                         size_t output_count, NewAttributes attributes)>
       emit;
   std::function<std::string(const std::string&)> unique;
 
   std::string operator()(const std::string& op_type, const std::vector<std::string>& inputs,
-                         const Attributes& attributes = {}) const {
+                         NewAttributes attributes = {}) const {
     return emit(op_type, inputs, 1, attributes)[0];
   }
 };
@@ -50,8 +51,8 @@ std::vector<std::string> map_sequences(const GraphWriter& w, const std::vector<s
 std::string add_sequences(const GraphWriter& w, const std::string& a, const std::string& b, DType dtype);
 std::string zeros_like_sequence(const GraphWriter& w, const std::string& sequence, DType dtype);
 // zeros_like (ops/common/shape_helpers.h) and dy_or_zeros for values that may be sequences.
-std::string zeros_like_value(GradientContext& g, const std::string& like);
-std::string dy_or_zeros_like_value(GradientContext& g, size_t o);
+Name zeros_like_value(GradientContext& g, const std::string& like);
+Name dy_or_zeros_like_value(GradientContext& g, size_t o);
 std::string dims_of_elements(const GraphWriter& w, const std::string& sequence, int64_t axis);
 
 }  // namespace ortrain

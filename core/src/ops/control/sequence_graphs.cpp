@@ -13,14 +13,16 @@ namespace ortrain {
 
 GraphWriter writer_of(GradientContext& g) {
   return {[&g](const std::string& op_type, const std::vector<std::string>& inputs, size_t output_count,
-               const Attributes& attributes) { return g.emit(op_type, inputs, output_count, attributes); },
+               NewAttributes attributes) {
+            return Inputs(g.emit(op_type, inputs, output_count, attributes)).texts();
+          },
           [&g](const std::string& base) { return g.subgraphs().unique(base); }};
 }
 
 GraphWriter writer_of(SubgraphContext& s, Graph& graph) {
   const auto unique = [&s](const std::string& base) { return s.unique(base); };
   return {[&graph, unique](const std::string& op_type, const std::vector<std::string>& inputs,
-                           size_t output_count, const Attributes& attributes) {
+                           size_t output_count, NewAttributes attributes) {
             return add_node(unique, graph, op_type, inputs, output_count, attributes);
           },
           unique};
@@ -42,7 +44,7 @@ struct Body {
     return info.name;
   }
   std::string add(const std::string& op_type, const std::vector<std::string>& inputs,
-                  const Attributes& attributes = {}) {
+                  NewAttributes attributes = {}) {
     return add_node(w.unique, graph, op_type, inputs, 1, attributes)[0];
   }
   void output(const std::string& value, ValueInfo info = {}) {
@@ -87,13 +89,14 @@ std::vector<std::string> map_sequences(const GraphWriter& w, const std::vector<s
   return w.emit("Loop", given, results.size(), {{"body", std::make_shared<Graph>(std::move(loop.graph))}});
 }
 
-std::string zeros_like_value(GradientContext& g, const std::string& like) {
-  if (g.subgraphs().info(like).is_sequence) return zeros_like_sequence(writer_of(g), like, g.dtype(like));
+Name zeros_like_value(GradientContext& g, const std::string& like) {
+  if (g.subgraphs().info(like).is_sequence)
+    return g.keep(zeros_like_sequence(writer_of(g), like, g.dtype(like)));
   return zeros_like(g, like);
 }
 
-std::string dy_or_zeros_like_value(GradientContext& g, size_t o) {
-  const std::string dy = g.dy(o);
+Name dy_or_zeros_like_value(GradientContext& g, size_t o) {
+  const Name dy = g.dy(o);
   return dy.empty() ? zeros_like_value(g, g.want_y(o)) : dy;
 }
 
@@ -156,7 +159,9 @@ void decompose(DecompositionContext& e) {
   int names = 0;
   const GraphWriter w{
       [&e](const std::string& op_type, const std::vector<std::string>& inputs, size_t output_count,
-           const Attributes& attributes) { return e.emit(op_type, inputs, output_count, attributes); },
+           NewAttributes attributes) {
+        return Inputs(e.emit(op_type, inputs, output_count, attributes)).texts();
+      },
       [&](const std::string& base) { return concat(node.outputs.at(0), "/", base, "_", names++); }};
   const std::vector<std::string> made = map_sequences(w, node.inputs, is_sequence, **body, results);
   for (size_t o = 0; o < made.size(); ++o) e.set(o, made[o]);

@@ -191,10 +191,10 @@ void grad_form(DecompositionContext& e) {
   if (!dims || dims->size() < 2 || !dims->back().known()) e.reject("the size of the matrices is not known");
   const int64_t n = dims->back().value;
   if (n > kMostRows)
-    e.reject(concat("the gradient of the determinant of ", n, " x ", n,
-                    " matrices has no standard form; matrices of at most ", kMostRows, " x ", kMostRows,
-                    " have one"));
-  const std::string shape = e("Shape", {e.x(1)});
+    e.reject("the gradient of the determinant of ", n, " x ", n,
+             " matrices has no standard form; matrices of at most ", kMostRows, " x ", kMostRows,
+             " have one");
+  const Name shape = e("Shape", {e.x(1)});
   if (n <= 1) return e.set(0, e("Reshape", {e.x(0), shape}));
   Tensor others(DType::kInt64, {n, n - 1}), signs(DType::kDouble, {n, n});
   for (int64_t i = 0; i < n; ++i)
@@ -202,13 +202,13 @@ void grad_form(DecompositionContext& e) {
       if (j != i) others.data<int64_t>()[i * (n - 1) + j - (j > i)] = j;
       signs.data<double>()[i * n + j] = (i + j) % 2 == 0 ? 1 : -1;
     }
-  const std::string kept = e.constant(others), all = e("Reshape", {e.x(1), e.int64s({-1, n, n})});
-  const std::string minors =
+  const Name kept = e.constant(others), all = e("Reshape", {e.x(1), e.int64s({-1, n, n})});
+  const Name minors =
       e("Transpose",
         {e("Gather", {e("Gather", {all, kept}, {{"axis", int64_t{1}}}), kept}, {{"axis", int64_t{3}}})},
         {{"perm", std::vector<int64_t>{0, 1, 3, 2, 4}}});
-  const std::string cofactors = e("Mul", {e("Det", {minors}), cast_like(e, e.constant(signs), e.x(1))});
-  const std::string dy = e("Reshape", {e.x(0), e.int64s({-1, 1, 1})});
+  const Name cofactors = e("Mul", {e("Det", {minors}), cast_like(e, e.constant(signs), e.x(1))});
+  const Name dy = e("Reshape", {e.x(0), e.int64s({-1, 1, 1})});
   e.set(0, e("Reshape", {e("Mul", {cofactors, dy}), shape}));
 }
 

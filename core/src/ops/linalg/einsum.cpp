@@ -411,7 +411,7 @@ void gradient(GradientContext& g) {
   for (size_t k = 0; k < count; ++k) {
     if (!g.needs(k)) continue;
     std::vector<Term> terms = {e.output};
-    std::vector<std::string> operands = {g.dy(0)};
+    Names operands = {g.dy(0)};
     for (size_t i = 0; i < count; ++i)
       if (i != k) terms.push_back(e.inputs[i]), operands.push_back(g.x(i));
     std::set<int> used;
@@ -422,8 +422,8 @@ void gradient(GradientContext& g) {
     const bool spread =
         std::any_of(target.begin(), target.end(), [&](int label) { return !reached.count(label); });
     if (spread) {
-      const std::string dims = g("Shape", {g.x(k)});
-      const std::string one = g.scalar_like(g.x(k), 1);
+      const Name dims = g("Shape", {g.x(k)});
+      const Name one = g.scalar_like(g.x(k), 1);
       terms.push_back(target);
       operands.push_back(g("Expand", {one, dims}));
     }
@@ -433,10 +433,9 @@ void gradient(GradientContext& g) {
       const size_t first =
           static_cast<size_t>(std::find(target.begin(), target.end(), target[axis]) - target.begin());
       if (first == axis) continue;
-      const std::string dim =
-          g("Gather",
-            {g("Shape", {g.x(k)}), g.int64s({static_cast<int64_t>(axis), static_cast<int64_t>(axis)})});
-      const std::string square = g("Expand", {g.scalar_like(g.x(k), 1), dim});
+      const Name dim = g("Gather", {g("Shape", {g.x(k)}),
+                                    g.int64s({static_cast<int64_t>(axis), static_cast<int64_t>(axis)})});
+      const Name square = g("Expand", {g.scalar_like(g.x(k), 1), dim});
       terms.push_back({target[axis], next});
       operands.push_back(g("EyeLike", {square}));
       target[axis] = next++;
@@ -462,7 +461,7 @@ void gradient(GradientContext& g) {
     }
     equation += "->";
     for (const int label : target) equation += letter(label);
-    const std::string full = g("Einsum", operands, {{"equation", equation}});
+    const Name full = g("Einsum", operands, {{"equation", equation}});
     g.set(k, g.unbroadcast(full, full, k));
   }
 }

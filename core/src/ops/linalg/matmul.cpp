@@ -66,18 +66,18 @@ struct ProductGradient {
   Transposes t;
   float alpha;
 
-  std::string of_a(const std::string& dy) const {
+  Name of_a(Name dy) const {
     return t.a ? g(type, {g.x(1), dy}, flags(t.b, true, alpha), domain)
                : g(type, {dy, g.x(1)}, flags(false, !t.b, alpha), domain);
   }
-  std::string of_b(const std::string& dy) const {
+  Name of_b(Name dy) const {
     return t.b ? g(type, {dy, g.x(0)}, flags(true, t.a, alpha), domain)
                : g(type, {g.x(0), dy}, flags(!t.a, false, alpha), domain);
   }
 };
 
 // Sums a gradient with the batch axes of the product over those along which operand i was repeated.
-std::string sum_batches(GradientContext& g, const std::string& gradient, size_t i) {
+Name sum_batches(GradientContext& g, Name gradient, size_t i) {
   const auto own = g.dims(g.x(i)), other = g.dims(g.x(1 - i));
   if (own && other) {
     bool same = own->size() >= other->size();
@@ -91,7 +91,7 @@ std::string sum_batches(GradientContext& g, const std::string& gradient, size_t 
 
 // The gradient if an operand has one axis: it is reshaped to a matrix first.
 void vector_gradient(GradientContext& g, int64_t a_rank, int64_t b_rank, const Transposes& t, float alpha) {
-  const std::string dy = g.dy(0);
+  const Name dy = g.dy(0);
   if (a_rank == 1 && b_rank == 1) {
     const auto scaled = [&](const Expression& product) {
       return alpha == 1 ? product : product * static_cast<double>(alpha);
@@ -100,28 +100,28 @@ void vector_gradient(GradientContext& g, int64_t a_rank, int64_t b_rank, const T
     if (g.needs(0)) g.set(0, scaled(d * b));
     if (g.needs(1)) g.set(1, scaled(d * a));
   } else if (a_rank == 1) {  // [K] x [..., K, N] → [..., N]
-    const std::string rows = g.unsqueeze(dy, {b_rank - 2});
+    const Name rows = g.unsqueeze(dy, {b_rank - 2});
     if (g.needs(0)) {
-      const std::string each =
+      const Name each =
           g("FusedMatMul", {rows, g.x(1)}, flags(false, !t.b, alpha), kMicrosoft);  // [..., 1, K]
       std::vector<int64_t> axes;
       for (int64_t i = 0; i < b_rank - 1; ++i) axes.push_back(i);
       g.set(0, g.reduce_sum(each, axes, false));
     }
     if (g.needs(1)) {
-      const std::string column = g.unsqueeze(g.x(0), {1});
+      const Name column = g.unsqueeze(g.x(0), {1});
       g.set(1, t.b ? g("FusedMatMul", {rows, column}, flags(true, true, alpha), kMicrosoft)
                    : g("FusedMatMul", {column, rows}, flags(false, false, alpha), kMicrosoft));
     }
   } else {  // [..., M, K] x [K] → [..., M]
-    const std::string columns = g.unsqueeze(dy, {a_rank - 1});
+    const Name columns = g.unsqueeze(dy, {a_rank - 1});
     if (g.needs(0)) {
-      const std::string row = g.unsqueeze(g.x(1), {0});
+      const Name row = g.unsqueeze(g.x(1), {0});
       g.set(0, t.a ? g("FusedMatMul", {row, columns}, flags(true, true, alpha), kMicrosoft)
                    : g("FusedMatMul", {columns, row}, flags(false, false, alpha), kMicrosoft));
     }
     if (g.needs(1)) {
-      const std::string each =
+      const Name each =
           g("FusedMatMul", {g.x(0), columns}, flags(!t.a, false, alpha), kMicrosoft);  // [..., K, 1]
       std::vector<int64_t> axes = {a_rank - 1};
       for (int64_t i = 0; i < a_rank - 2; ++i) axes.push_back(i);
@@ -152,9 +152,9 @@ void transposed_batch_gradient(GradientContext& g, int64_t a_rank, int64_t b_ran
   const auto product = [&](const std::string& x, const std::string& y, bool trans_x, bool trans_y) {
     return g("FusedMatMul", {x, y}, flags(trans_x, trans_y, alpha), kMicrosoft);
   };
-  const std::string dy = g.dy(0);
+  const Name dy = g.dy(0);
   const auto set = [&](int i, const std::string& gradient) {
-    const std::string own = g.unbroadcast(gradient, gradient, operand[i]);
+    const Name own = g.unbroadcast(gradient, gradient, operand[i]);
     g.set(static_cast<size_t>(i), transposed[i] ? g("Transpose", {own}, order(i, true)) : own);
   };
   if (g.needs(0)) set(0, t.a ? product(operand[1], dy, t.b, true) : product(dy, operand[1], false, !t.b));
@@ -180,7 +180,7 @@ void matmul_gradient(GradientContext& g) {
   if ((t.a_batch && *a_rank > 2) || (t.b_batch && *b_rank > 2))
     return transposed_batch_gradient(g, *a_rank, *b_rank, t, alpha);
 
-  const std::string dy = g.dy(0);
+  const Name dy = g.dy(0);
   if (*a_rank == 2 && *b_rank == 2) {
     const ProductGradient gradient = matrix_gradient(g, t, alpha);
     if (g.needs(0)) g.set(0, gradient.of_a(dy));
@@ -193,7 +193,7 @@ void matmul_gradient(GradientContext& g) {
   if (*b_rank == 2 && !t.a) {
     // All batches share the same B, so the sum over them is part of one product.
     const Attributes keep_last = {{"axis", *a_rank - 1}};
-    const std::string a = g("Flatten", {g.x(0)}, keep_last), d = g("Flatten", {dy}, keep_last);
+    const Name a = g("Flatten", {g.x(0)}, keep_last), d = g("Flatten", {dy}, keep_last);
     const ProductGradient plain = matrix_gradient(g, t, alpha);
     g.set(1, t.b ? g(plain.type, {d, a}, flags(true, false, alpha), plain.domain)
                  : g(plain.type, {a, d}, flags(true, false, alpha), plain.domain));
@@ -203,7 +203,7 @@ void matmul_gradient(GradientContext& g) {
 }
 
 void gemm_gradient(GradientContext& g) {
-  const std::string dy = g.dy(0);
+  const Name dy = g.dy(0);
   const ProductGradient gradient =
       matrix_gradient(g, read_transposes(g.node()), g.node().float_or("alpha", 1));
   if (g.needs(0)) g.set(0, gradient.of_a(dy));
@@ -219,7 +219,7 @@ void gemm_gradient(GradientContext& g) {
 
 // The operand, transposed: if `batch`, the first axis (the rows) is moved behind the batch axes; then, if
 // `matrix`, the last two axes are swapped.
-std::string transposed(DecompositionContext& e, const std::string& value, bool matrix, bool batch) {
+Name transposed(DecompositionContext& e, Name value, bool matrix, bool batch) {
   const int64_t rank = need_rank(e, value);
   if (rank < 2 || (!matrix && (!batch || rank == 2))) return value;
   std::vector<int64_t> axes(static_cast<size_t>(rank));

@@ -166,7 +166,7 @@ class SecondOperand {
   }
   Expression value() const { return {g_, name_}; }
   // Sums a gradient with the result's shape to the operand's own shape.
-  std::string sum(const std::string& gradient) const {
+  Name sum(Name gradient) const {
     return outside_.empty() ? g_.unbroadcast(gradient, g_.y(0), 1) : g_.reduce_sum(gradient, outside_, false);
   }
 

@@ -46,16 +46,16 @@ void form(DecompositionContext& e) {
   const std::string lengths[] = {e("Shape", {e.x(0)}), e("Shape", {e.x(1)})};
   const Expression rank(e, e("Max", {lengths[0], lengths[1]}));
   const auto padded = [&](size_t i, int64_t value) {
-    const std::string front = e("ConstantOfShape", {rank - Expression(e, lengths[i])},
-                                {{"value", Tensor::of(std::vector<int64_t>{value})}});
+    const Name front = e("ConstantOfShape", {rank - Expression(e, lengths[i])},
+                         {{"value", Tensor::of(std::vector<int64_t>{value})}});
     return Expression(e, e("Concat", {front, e.x(i)}, {{"axis", int64_t{0}}}));
   };
   for (size_t i = 0; i < 2; ++i) {
     if (!e.has_y(i)) continue;
     const Expression own = padded(i, -1), other = padded(1 - i, 1);
-    const std::string differs = e("Not", {own.call("Equal", other)});
-    const std::string repeated = e("And", {own.call("Equal", own.number(1)), differs});
-    const std::string missing = own.call("Less", own.number(0));
+    const Name differs = e("Not", {own.call("Equal", other)});
+    const Name repeated = e("And", {own.call("Equal", own.number(1)), differs});
+    const Name missing = own.call("Less", own.number(0));
     e.set(i, e("Reshape", {e("NonZero", {e("Or", {repeated, missing})}), e.int64s({-1})}));
   }
 }

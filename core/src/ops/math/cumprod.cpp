@@ -134,7 +134,7 @@ void grad_form(DecompositionContext& e) {
   const int64_t axis = given->to_int64().at(0);
   const bool exclusive = e.node().int_or("exclusive", 0) != 0, reverse = e.node().int_or("reverse", 0) != 0;
   const auto scan = [&](const ScanBody& body, double initial, const Names& sequences, bool from_end) {
-    const std::string one_position =
+    const Name one_position =
         e("Shape", {e.reduce_sum(e.x(1), {axis}, false)});  // the shape without the axis
     Names inputs = {e("Expand", {e.scalar_like(e.x(1), initial), one_position})};
     inputs.insert(inputs.end(), sequences.begin(), sequences.end());
@@ -148,12 +148,12 @@ void grad_form(DecompositionContext& e) {
                    {"scan_output_directions", std::vector<int64_t>{from_end}}})[1];
   };
   ScanBody products(e, concat(e.y(0), "/products"));
-  const std::string product = products.input(), x = products.input();
+  const Name product = products.input(), x = products.input();
   products.output(products.mul(product, x));
   products.output(products("Identity", {product}));
   ScanBody rests(e, concat(e.y(0), "/rests"));
-  const std::string later = rests.input(), at = rests.input(), dy = rests.input();
-  const std::string rest = exclusive ? rests("Identity", {later}) : rests.add(dy, later);
+  const Name later = rests.input(), at = rests.input(), dy = rests.input();
+  const Name rest = exclusive ? rests("Identity", {later}) : rests.add(dy, later);
   rests.output(exclusive ? rests.add(dy, rests.mul(at, rest)) : rests.mul(at, rest));
   rests.output(exclusive ? rest : rests("Identity", {rest}));
   e.set(0, e("Mul", {scan(products, 1, {e.x(1)}, reverse), scan(rests, 0, {e.x(1), e.x(0)}, !reverse)}));

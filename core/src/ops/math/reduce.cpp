@@ -254,8 +254,8 @@ void sum_gradient(GradientContext& g) { g.set(0, broadcast_to_input(g, {g, g.dy(
 // dx = dy / (number of values per result).
 void mean_gradient(GradientContext& g) {
   // Without elements there are no means, and nothing to divide by.
-  const std::string means = g("Size", {g.dy(0)});
-  const std::string count = g("Div", {g("Size", {g.x(0)}), g("Max", {means, g.scalar_like(means, 1)})});
+  const Name means = g("Size", {g.dy(0)});
+  const Name count = g("Div", {g("Size", {g.x(0)}), g("Max", {means, g.scalar_like(means, 1)})});
   g.set(0,
         broadcast_to_input(g, {g, g("Scale", {g.dy(0), count}, {{"scale_down", int64_t{1}}}, kMicrosoft)}));
 }
@@ -306,7 +306,7 @@ void product_gradient(GradientContext& g) {
   const Expression factors = is_zero.choose(x.number(1), x), own = is_zero.choose(x, x.number(0));
   Attributes attributes = g.node().attributes;
   attributes["keepdims"] = int64_t{1};
-  std::vector<std::string> inputs = {factors};
+  Names inputs = {factors};
   if (g.has_x(1)) inputs.push_back(g.x(1));
   const Expression p(g, g("ReduceProd", inputs, attributes));
   const Expression others = sum_again(g, is_zero.as(x)) - is_zero.as(x);  // how many other elements are 0

@@ -120,7 +120,7 @@ void extreme_gradient(GradientContext& g, bool max) {
   for (size_t i = 0; i < count; ++i) x.emplace_back(g, g.x(i));
   const auto share = [&] {
     if (count == 2) return x[0].call("Equal", x[1]).choose(dy * 0.5, dy);
-    std::vector<std::string> hits;
+    Names hits;
     for (const Expression& operand : x) hits.push_back(operand.call("Equal", y).as(y));
     return dy / Expression(g, g("Max", {g("Sum", hits), y.number(1)}));
   }();

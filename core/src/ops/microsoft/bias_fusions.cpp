@@ -21,15 +21,15 @@ void bias_split_gelu(DecompositionContext& e) {
 }
 
 // softmax(X + bias) over axis and all axes after it
-std::string biased_softmax(DecompositionContext& e) {
+Name biased_softmax(DecompositionContext& e) {
   return softmax(e, e("Add", {e.x(0), e.x(1)}), e.node().int_or("axis", 1), true);
 }
 
 void bias_softmax(DecompositionContext& e) { e.set(0, biased_softmax(e)); }
 
 // Dropout of a value with the node's own seed. Returns the result and the mask.
-std::vector<std::string> dropout(DecompositionContext& e, const std::string& type, const std::string& domain,
-                                 std::vector<std::string> inputs) {
+Names dropout(DecompositionContext& e, const std::string& type, const std::string& domain,
+              std::vector<std::string> inputs) {
   Attributes seed;
   if (e.node().has("seed")) seed["seed"] = e.node().int_or("seed", 0);
   return e.emit(type, inputs, 2, seed, domain);
@@ -50,7 +50,7 @@ void bitmask_bias_dropout(DecompositionContext& e) {
 
 // s = softmax(X + bias); dropout(s), its mask, and s
 void bias_softmax_dropout(DecompositionContext& e) {
-  const std::string s = biased_softmax(e);
+  const Name s = biased_softmax(e);
   const auto kept =
       dropout(e, "Dropout", "", {s, e.has_x(2) ? e.x(2) : "", e.constant(Tensor::scalar(true))});
   e.set(0, kept[0]);
@@ -60,7 +60,7 @@ void bias_softmax_dropout(DecompositionContext& e) {
 
 // With d the gradient after the dropout: dX = s (d - sum(s d)), the sum over the axes of the softmax.
 void softmax_dropout_gradient(DecompositionContext& e) {
-  const std::string d =
+  const Name d =
       e("DropoutGrad", {e.x(0), e.x(1), e.has_x(3) ? e.x(3) : "", e.constant(Tensor::scalar(true))}, {},
         kMicrosoft);
   e.set(0, e("SoftmaxGrad", {d, e.x(2)}, {{"axis", e.node().int_or("axis", 1)}}, kMicrosoft));

@@ -16,14 +16,14 @@ Attributes over_last_axis(const Node& node) {
 }
 
 // The sum that is normalized: X + skip, + bias (input b) if there is one.
-std::string skip_sum(DecompositionContext& e, size_t b) {
-  const std::string sum = e("Add", {e.x(0), e.x(1)});
+Name skip_sum(DecompositionContext& e, size_t b) {
+  const Name sum = e("Add", {e.x(0), e.x(1)});
   return e.has_x(b) ? e("Add", {sum, e.x(b)}) : sum;
 }
 
 // norm(X + skip + bias); mean, 1 / standard deviation, and the sum
 void skip_layer_normalization(DecompositionContext& e) {
-  const std::string sum = skip_sum(e, 4);
+  const Name sum = skip_sum(e, 4);
   const auto y =
       e.emit("LayerNormalization", {sum, e.x(2), e.has_x(3) ? e.x(3) : ""}, 3, over_last_axis(e.node()));
   for (size_t o = 0; o < 3; ++o) e.set(o, y[o]);
@@ -31,7 +31,7 @@ void skip_layer_normalization(DecompositionContext& e) {
 }
 
 void skip_simplified_layer_normalization(DecompositionContext& e) {
-  const std::string sum = skip_sum(e, 3);
+  const Name sum = skip_sum(e, 3);
   const auto y = e.emit("SimplifiedLayerNormalization", {sum, e.x(2)}, 2, over_last_axis(e.node()));
   e.set(0, y[0]);
   e.set(2, y[1]);
@@ -42,18 +42,18 @@ void skip_simplified_layer_normalization(DecompositionContext& e) {
 // from 0. Output 1 is the number of positions per row that the mask leaves, output 2 the sum.
 void embed_layer_normalization(DecompositionContext& e) {
   const std::string &ids = e.x(0), &words = e.x(2), &positions = e.x(3);
-  const std::string word = e("Gather", {words, ids});
-  const std::string position =
-      e.has_x(8) ? e("Gather", {positions, e.x(8)})
-                 : e("Slice", {positions, e.int64s({0}), dims_of(e, ids, 1, 2), e.int64s({0})});
-  std::string sum = e("Add", {word, position});
+  const Name word = e("Gather", {words, ids});
+  const Name position = e.has_x(8)
+                            ? e("Gather", {positions, e.x(8)})
+                            : e("Slice", {positions, e.int64s({0}), dims_of(e, ids, 1, 2), e.int64s({0})});
+  Name sum = e("Add", {word, position});
   e.state_like(sum, word);
   if (e.has_x(4) != e.has_x(1))
     e.reject("segment_ids and segment_embedding must be given together, found one of them");
   if (e.has_x(4)) sum = e("Add", {sum, e("Gather", {e.x(4), e.x(1)})});
   e.set(0, e("LayerNormalization", {sum, e.x(5), e.x(6)}, over_last_axis(e.node())));
   if (e.has_y(1)) {
-    const std::string mask = e.has_x(7) ? e.x(7) : e("Sub", {ids, ids});
+    const Name mask = e.has_x(7) ? e.x(7) : e("Sub", {ids, ids});
     e.set(1, e.reduce_sum(mask, {1}, false));
   }
   e.set(2, sum);
@@ -64,17 +64,17 @@ void embed_layer_normalization(DecompositionContext& e) {
 template <bool Skips>
 void group_norm(DecompositionContext& e) {
   const int64_t groups = e.node().int_or("groups", 0), activation = e.node().int_or("activation", 0);
-  if (groups < 1) e.reject(concat("groups must be 1 or more, found ", groups));
+  if (groups < 1) e.reject("groups must be 1 or more, found ", groups);
   if (activation != 0 && activation != 1)
-    e.reject(concat("activation must be 0 (none) or 1 (x sigmoid(x)), found ", activation));
+    e.reject("activation must be 0 (none) or 1 (x sigmoid(x)), found ", activation);
   const bool last = e.node().int_or("channels_last", 1) != 0;
   const int64_t rank = need_rank(e, e.x(0));
-  std::string sum = e.x(0);
+  Name sum = e.x(0);
   // One value per channel, shaped to broadcast over X.
-  const auto of_channel = [&](const std::string& value) {
+  const auto of_channel = [&](Name value) {
     std::vector<int64_t> behind;
     for (int64_t i = 1; !last && i < rank - 1; ++i) behind.push_back(i);
-    const std::string typed = cast_like(e, value, e.x(0));
+    const Name typed = cast_like(e, value, e.x(0));
     return Expression(e, behind.empty() ? typed : e.unsqueeze(typed, behind));
   };
   if (Skips) {
@@ -82,14 +82,14 @@ void group_norm(DecompositionContext& e) {
     if (e.has_x(4)) sum = e("Add", {sum, of_channel(e.x(4))});
     e.set(1, sum);
   }
-  const std::string first = last ? channels_first(e, sum) : sum;
-  const std::string grouped = e("Reshape", {first, e.int64s({0, groups, -1})});
+  const Name first = last ? channels_first(e, sum) : sum;
+  const Name grouped = e("Reshape", {first, e.int64s({0, groups, -1})});
   const auto each_group = [&](double value) {
     return e("Expand", {e.scalar_like(e.x(0), value), e.int64s({groups})});
   };
-  const std::string normal = e("InstanceNormalization", {grouped, each_group(1), each_group(0)},
-                               {{"epsilon", e.node().float_or("epsilon", 1e-5f)}});
-  std::string y = reshape_to(e, normal, e("Shape", {first}));
+  const Name normal = e("InstanceNormalization", {grouped, each_group(1), each_group(0)},
+                        {{"epsilon", e.node().float_or("epsilon", 1e-5f)}});
+  Name y = reshape_to(e, normal, e("Shape", {first}));
   if (last) y = channels_last(e, y, rank);
   const Expression z = Expression(e, y) * of_channel(e.x(1)) + of_channel(e.x(2));
   e.set(0, activation ? z * z.call("Sigmoid") : z);

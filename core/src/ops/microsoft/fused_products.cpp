@@ -27,7 +27,7 @@ void fused_matmul(DecompositionContext& e) {
 
 // gelu(X W + bias)
 void gemm_fast_gelu(DecompositionContext& e) {
-  std::vector<std::string> inputs = {e("MatMul", {e.x(0), e.x(1)})};
+  Names inputs = {e("MatMul", {e.x(0), e.x(1)})};
   if (e.has_x(2)) inputs.push_back(e.x(2));
   e.set(0, e("FastGelu", inputs, {}, kMicrosoft));
 }

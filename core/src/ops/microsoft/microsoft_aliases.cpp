@@ -45,7 +45,7 @@ void pad(DecompositionContext& e) {
 }
 
 void range(DecompositionContext& e) {
-  const std::string step = e.has_x(2) ? as_scalar(e, e.x(2)) : e.scalar_like(e.x(0), 1);
+  const Name step = e.has_x(2) ? as_scalar(e, e.x(2)) : e.scalar_like(e.x(0), 1);
   e.set(0, e("Range", {as_scalar(e, e.x(0)), as_scalar(e, e.x(1)), step}));
 }
 
@@ -71,14 +71,13 @@ void rotary_embedding(DecompositionContext& e) {
     if (heads == 0) e.reject("num_heads is missing and does not follow from the shapes of its inputs");
     attributes["num_heads"] = heads;
   }
-  std::string all = ids;
+  Name all = ids;
   if (positions->size() == 1) {
     const int64_t place = shape->size() == 4 ? 2 : 1;
-    const std::string zero = e.constant(Tensor::scalar(int64_t{0})),
-                      one = e.constant(Tensor::scalar(int64_t{1}));
-    const std::string count = dims_of(e, x, place, place + 1);
-    const std::string along = e("Range", {zero, as_scalar(e, count), one});
-    const std::string rows = e("Concat", {dims_of(e, x, 0, 1), count}, {{"axis", int64_t{0}}});
+    const Name zero = e.constant(Tensor::scalar(int64_t{0})), one = e.constant(Tensor::scalar(int64_t{1}));
+    const Name count = dims_of(e, x, place, place + 1);
+    const Name along = e("Range", {zero, as_scalar(e, count), one});
+    const Name rows = e("Concat", {dims_of(e, x, 0, 1), count}, {{"axis", int64_t{0}}});
     all = e("Expand", {e("Add", {along, ids}), rows});
   }
   e.set(0, e("RotaryEmbedding", {x, cosines, sines, all}, attributes));
@@ -88,8 +87,8 @@ void rotary_embedding(DecompositionContext& e) {
 void cdist(DecompositionContext& e) {
   const std::string metric = e.node().string_or("metric", "sqeuclidean");
   if (metric != "sqeuclidean" && metric != "euclidean")
-    e.reject(concat("metric must be 'sqeuclidean' or 'euclidean', found '", metric, "'"));
-  const std::string difference = e("Sub", {e.unsqueeze(e.x(0), {1}), e.unsqueeze(e.x(1), {0})});
+    e.reject("metric must be 'sqeuclidean' or 'euclidean', found '", metric, "'");
+  const Name difference = e("Sub", {e.unsqueeze(e.x(0), {1}), e.unsqueeze(e.x(1), {0})});
   e.set(0, reduce(e, metric == "euclidean" ? "ReduceL2" : "ReduceSumSquare", difference, {2}, false));
 }
 
@@ -113,19 +112,19 @@ void unfold(DecompositionContext& e) {
   const int64_t rank = static_cast<int64_t>(dims->size());
   const int64_t axis = normalize_axis(e.node().int_or("dim", -1), rank, e.node().label());
   const Dim& dim = (*dims)[static_cast<size_t>(axis)];
-  if (!dim.known()) e.reject(concat("the size of axis ", axis, " must be declared in the model"));
+  if (!dim.known()) e.reject("the size of axis ", axis, " must be declared in the model");
   if (size < 1 || size > dim.value || step < 1)
     e.reject(
         concat("size must be in [1, ", dim.value, "] and step be positive, found ", size, " and ", step));
   const int64_t windows = (dim.value - size) / step + 1;
   constexpr int64_t kMostPlaces = 1 << 24;
   if (windows > kMostPlaces / size)
-    e.reject(concat("its ", counted(windows, "window"), " of ", counted(size, "element"),
-                    " must have at most ", kMostPlaces, " elements together"));
+    e.reject("its ", counted(windows, "window"), " of ", counted(size, "element"), " must have at most ",
+             kMostPlaces, " elements together");
   std::vector<int64_t> places;
   for (int64_t w = 0; w < windows; ++w)
     for (int64_t i = 0; i < size; ++i) places.push_back(w * step + i);
-  const std::string chosen =
+  const Name chosen =
       e("Gather", {e.x(0), e.constant(Tensor::of(places, {windows, size}))}, {{"axis", axis}});
   std::vector<int64_t> order(static_cast<size_t>(rank) + 1);
   std::iota(order.begin(), order.end(), 0);

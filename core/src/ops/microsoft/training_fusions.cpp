@@ -19,7 +19,7 @@ namespace {
 bool means(const NodeWriter& e) {
   const std::string reduction = e.node().string_or("reduction", "mean");
   if (reduction != "mean" && reduction != "sum")
-    e.reject(concat("reduction must be 'mean' or 'sum', found '", reduction, "'"));
+    e.reject("reduction must be 'mean' or 'sum', found '", reduction, "'");
   return reduction == "mean";
 }
 
@@ -52,7 +52,7 @@ Expression weights_of(NodeWriter& e, const Expression& like, size_t i) {
 
 void sparse_softmax_cross_entropy(DecompositionContext& e) {
   const Expression log_p(e, e("LogSoftmax", {e.x(0)}, {{"axis", int64_t{-1}}}));
-  const std::string place = e.unsqueeze(e.x(1), {-1});
+  const Name place = e.unsqueeze(e.x(1), {-1});
   const Expression chosen(e, e.squeeze(e("GatherElements", {log_p, place}, {{"axis", int64_t{-1}}}), {-1}));
   const Expression weights = weights_of(e, chosen, 2);
   const Expression sum = -total(weights * chosen);
@@ -63,7 +63,7 @@ void sparse_softmax_cross_entropy(DecompositionContext& e) {
 // d logits = dY w (p - [class = label]) / sum(w)
 void sparse_softmax_cross_entropy_gradient(DecompositionContext& e) {
   const Expression dy(e, as_scalar(e, e.x(0))), log_p(e, e.x(1));
-  const std::string place = e.unsqueeze(e.x(2), {-1});
+  const Name place = e.unsqueeze(e.x(2), {-1});
   const Expression chosen(e, e("GatherElements", {log_p, place}, {{"axis", int64_t{-1}}}));
   const Expression weights = e.has_x(3) ? Expression(e, e.unsqueeze(e.x(3), {-1})) : chosen - chosen + 1.0;
   const Expression hit(
@@ -77,7 +77,7 @@ void sparse_softmax_cross_entropy_gradient(DecompositionContext& e) {
 
 double factor(const NodeWriter& e, size_t i) {
   const std::string name = concat("scale_", i);
-  if (!e.node().has(name)) e.reject(concat("attribute ", name, " is missing"));
+  if (!e.node().has(name)) e.reject("attribute ", name, " is missing");
   return static_cast<double>(e.node().float_or(name, 0));
 }
 
@@ -100,11 +100,11 @@ void batch_scale(DecompositionContext& e) {
 void mixed_precision_scale(DecompositionContext& e) {
   const Attributes to = {{"to", e.node().int_or("to", 0)}};
   const Expression scale(e, as_scalar(e, e.x(0)));
-  std::vector<std::string> scaled;
+  Names scaled;
   for (size_t i = 1; i < e.node().inputs.size(); ++i)
     scaled.push_back((Expression(e, e.x(i)) * Expression(e, cast_like(e, scale, e.x(i)))).call("Cast", to));
   if (e.node().int_or("fuse_outputs", 0)) {
-    for (std::string& value : scaled) value = e("Reshape", {value, e.int64s({-1})});
+    for (Name& value : scaled) value = e("Reshape", {value, e.int64s({-1})});
     e.set(0, e("Concat", scaled, {{"axis", int64_t{0}}}));
     return;
   }
@@ -115,8 +115,8 @@ void mixed_precision_scale(DecompositionContext& e) {
 // Tests.
 
 // Whether all elements of a bool tensor are true: their minimum, in a type that ReduceMin supports.
-std::string all_of(NodeWriter& e, const std::string& x) {
-  const std::string number = e("Cast", {x}, {{"to", static_cast<int64_t>(DType::kInt32)}});
+Name all_of(NodeWriter& e, Name x) {
+  const Name number = e("Cast", {x}, {{"to", static_cast<int64_t>(DType::kInt32)}});
   return e("Cast", {e("ReduceMin", {number}, {{"keepdims", int64_t{0}}})},
            {{"to", static_cast<int64_t>(DType::kBool)}});
 }
@@ -135,10 +135,10 @@ void is_all_finite(DecompositionContext& e) {
   if (inf_only && nan_only) e.reject("isinf_only and isnan_only are mutually exclusive");
   std::string good;
   for (const std::string& x : e.node().inputs) {
-    const std::string bad = inf_only   ? e("IsInf", {x})
-                            : nan_only ? e("IsNaN", {x})
-                                       : e("Or", {e("IsNaN", {x}), e("IsInf", {x})});
-    const std::string each = all_of(e, e("Not", {bad}));
+    const Name bad = inf_only   ? e("IsInf", {x})
+                     : nan_only ? e("IsNaN", {x})
+                                : e("Or", {e("IsNaN", {x}), e("IsInf", {x})});
+    const Name each = all_of(e, e("Not", {bad}));
     good = good.empty() ? each : e("And", {good, each});
   }
   e.set(0, good);
@@ -149,8 +149,8 @@ void is_all_finite(DecompositionContext& e) {
 
 void pass_through(DecompositionContext& e) {
   if (e.node().inputs.size() != e.node().outputs.size())
-    e.reject(concat("it has ", counted(e.node().inputs.size(), "input"), " and ",
-                    counted(e.node().outputs.size(), "output"), ", expected as many outputs as inputs"));
+    e.reject("it has ", counted(e.node().inputs.size(), "input"), " and ",
+             counted(e.node().outputs.size(), "output"), ", expected as many outputs as inputs");
   for (size_t i = 0; i < e.node().inputs.size(); ++i) e.set(i, e.x(i));
 }
 
@@ -158,8 +158,8 @@ void pass_through(DecompositionContext& e) {
 // that an event could wait for has already happened.
 void pass_behind_event(DecompositionContext& e) {
   if (e.node().inputs.size() != e.node().outputs.size() + 1)
-    e.reject(concat("it has ", counted(e.node().inputs.size(), "input"), " and ",
-                    counted(e.node().outputs.size(), "output"), ", expected one more input than outputs"));
+    e.reject("it has ", counted(e.node().inputs.size(), "input"), " and ",
+             counted(e.node().outputs.size(), "output"), ", expected one more input than outputs");
   for (size_t i = 1; i < e.node().inputs.size(); ++i) e.set(i - 1, e.x(i));
 }
 
@@ -175,11 +175,11 @@ void group(DecompositionContext& e) { e.set(0, e.constant(Tensor::scalar(true).r
 
 // Consecutive parts of the elements of input 0, in the shapes given by the other inputs.
 void view(DecompositionContext& e) {
-  const std::string flat = e("Reshape", {e.x(0), e.int64s({-1})});
-  std::string from = e.int64s({0});
+  const Name flat = e("Reshape", {e.x(0), e.int64s({-1})});
+  Name from = e.int64s({0});
   for (size_t i = 1; i < e.node().inputs.size(); ++i) {
-    const std::string count = reduce(e, "ReduceProd", e.x(i), {0}, true);
-    const std::string to = e("Add", {from, count});
+    const Name count = reduce(e, "ReduceProd", e.x(i), {0}, true);
+    const Name to = e("Add", {from, count});
     e.set(i - 1, reshape_to(e, e("Slice", {flat, from, to, e.int64s({0})}), e.x(i)));
     from = to;
   }
@@ -190,7 +190,7 @@ void view(DecompositionContext& e) {
 
 // The rows that `indices` select of [A, B, ...] seen as [A B, ...], and [A, B].
 void flatten_and_unpad(DecompositionContext& e) {
-  const std::string rows = with_dims_after(e, {-1}, e.x(0), 2);
+  const Name rows = with_dims_after(e, {-1}, e.x(0), 2);
   e.set(0, e("Gather", {e("Reshape", {e.x(0), rows}), e.x(1)}, {{"axis", int64_t{0}}}));
   e.set(1, dims_of(e, e.x(0), 0, 2));
 }
@@ -198,9 +198,9 @@ void flatten_and_unpad(DecompositionContext& e) {
 // The inverse: rows that are not selected are zero. unflatten_dims holds A and B.
 void pad_and_unflatten(DecompositionContext& e) {
   const Attributes first = {{"axis", int64_t{0}}};
-  const std::string row = dims_of(e, e.x(0), 1, kToTheLast);
-  const std::string rows = e("Concat", {reduce(e, "ReduceProd", e.x(2), {0}, true), row}, first);
-  const std::string padded = e("GatherGrad", {rows, e.x(1), e.x(0)}, first, kMicrosoft);
+  const Name row = dims_of(e, e.x(0), 1, kToTheLast);
+  const Name rows = e("Concat", {reduce(e, "ReduceProd", e.x(2), {0}, true), row}, first);
+  const Name padded = e("GatherGrad", {rows, e.x(1), e.x(0)}, first, kMicrosoft);
   e.set(0, reshape_to(e, padded, e("Concat", {e.x(2), row}, first)));
 }
 

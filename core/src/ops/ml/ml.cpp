@@ -120,7 +120,7 @@ void transform_scores(PostTransform how, float* scores, int64_t n) {
   }
 }
 
-std::string scores_gradient(GradientContext& g, const std::string& dy, const std::string& scores) {
+Name scores_gradient(GradientContext& g, Name dy, Name scores) {
   const std::string how = g.node().string_or("post_transform", "NONE");
   const Expression d(g, dy), y(g, scores);
   if (how == "NONE") return dy;

@@ -53,6 +53,6 @@ void transform_scores(PostTransform how, float* scores, int64_t n);
 
 // The gradient of scores before the transformation, from dY and the scores after it; rejects transformations
 // without a gradient.
-std::string scores_gradient(GradientContext& g, const std::string& dy, const std::string& scores);
+Name scores_gradient(GradientContext& g, Name dy, Name scores);
 
 }  // namespace ortrain

@@ -51,10 +51,10 @@ Kernel extract_kernel(KernelContext& c) {
 }
 
 void extract_gradient(GradientContext& g) {
-  const std::string flat = g.int64s({-1});
+  const Name flat = g.int64s({-1});
   const auto rank = g.rank(g.x(0));
   if (!rank) g.reject("its gradient needs an input of known rank");
-  const std::string dy = *rank == 1 ? g("Reshape", {g.dy(0), flat}) : g.dy(0);
+  const Name dy = *rank == 1 ? g("Reshape", {g.dy(0), flat}) : g.dy(0);
   g.set(0, g("GatherGrad", {shape_of(g, g.x(0)), g("Reshape", {g.x(1), flat}), dy}, {{"axis", *rank - 1}},
              kMicrosoft));
 }
@@ -138,11 +138,11 @@ void vectorize_gradient(GradientContext& g) {
   int64_t offset = 0;
   const std::vector<int64_t> lengths = g.node().ints_or("inputdimensions", {});
   if (!lengths.empty() && lengths.size() != g.node().inputs.size())
-    g.reject(concat("inputdimensions ", to_string(lengths), " must have a value for each of the ",
-                    counted(g.node().inputs.size(), "input")));
+    g.reject("inputdimensions ", to_string(lengths), " must have a value for each of the ",
+             counted(g.node().inputs.size(), "input"));
   for (const int64_t length : lengths)
     if (length < 0 || length > INT32_MAX)
-      g.reject(concat("inputdimensions must be in [0, ", INT32_MAX, "], found ", length));
+      g.reject("inputdimensions must be in [0, ", INT32_MAX, "], found ", length);
   for (size_t i = 0; i < g.node().inputs.size(); ++i) {
     const auto dims = g.dims(g.x(i));
     if (!dims || dims->empty() || !dims->back().known())
@@ -150,7 +150,7 @@ void vectorize_gradient(GradientContext& g) {
     const int64_t features = dims->back().value, length = lengths.empty() ? features : lengths[i];
     if (g.needs(i)) {
       const int64_t kept = std::min(features, length);
-      std::string d = g("Slice", {g.dy(0), g.int64s({offset}), g.int64s({offset + kept}), g.int64s({1})});
+      Name d = g("Slice", {g.dy(0), g.int64s({offset}), g.int64s({offset + kept}), g.int64s({1})});
       if (features > kept) d = g("Pad", {d, g.int64s({0, 0, 0, features - kept})});
       const Expression x(g, g.x(i));
       d = reshape_like(g, d, x);

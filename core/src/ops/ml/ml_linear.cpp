@@ -101,7 +101,7 @@ Kernel kernel(KernelContext& c) {
 template <bool Classifies>
 void gradient(GradientContext& g) {
   constexpr size_t at = Classifies ? 1 : 0;
-  std::string d = scores_gradient(g, g.dy(at), g.y(at));
+  Name d = scores_gradient(g, g.dy(at), g.y(at));
   const auto found = g.node().attributes.find("coefficients");
   const auto* given =
       found == g.node().attributes.end() ? nullptr : std::get_if<std::vector<float>>(&found->second);

@@ -65,11 +65,11 @@ void grad_shape(ShapeContext& c) {
 void training_gradient(GradientContext& g) {
   if (!updates_statistics(g.node())) {
     if (g.opset() < since::kTrainingMode)
-      g.reject(concat("the gradient of training mode is supported from opset ", since::kTrainingMode,
-                      " on, but the model has opset ", g.opset(), "; convert the model"));
+      g.reject("the gradient of training mode is supported from opset ", since::kTrainingMode,
+               " on, but the model has opset ", g.opset(), "; convert the model");
     g.retype_node("BatchNormInternal", kMicrosoft);
   }
-  const std::string mean = g.want_y(3), inverse = g.want_y(4);
+  const Name mean = g.want_y(3), inverse = g.want_y(4);
   const Attributes attributes = {{"epsilon", g.node().float_or("epsilon", 1e-5f)}};
   const auto d = g.emit("BatchNormalizationGrad", {g.dy(0), g.x(kX), g.x(kScale), mean, inverse}, 3,
                         attributes, kMicrosoft);
@@ -226,7 +226,7 @@ void grad_form(DecompositionContext& e) {
   const Expression dy = given(kGradDy), scale(e, e.x(kGradScale)), s = given(kGradInverse);
   const Expression centred = given(kGradX) - lift(given(kGradMean));
   const Expression bias_gradient = sum(dy), scale_gradient = sum(dy * centred) * s;
-  const std::string size = e("Gather", {e("Shape", {e.x(kGradX)}), e.int64s(axes.reduced)});
+  const Name size = e("Gather", {e("Shape", {e.x(kGradX)}), e.int64s(axes.reduced)});
   const Expression count = Expression(e, e("ReduceProd", {size}, {{"keepdims", int64_t{0}}})).as(scale);
   const Expression factor = scale * s;
   const Expression of_x = lift(factor) * dy - lift(factor * s * scale_gradient / count) * centred -

@@ -89,7 +89,7 @@ void gradient(GradientContext& g) {
     g.set(0, g("FastGeluGrad", {g.dy(0), g.x(0)}, {}, kMicrosoft));
     return;
   }
-  const std::string dx =
+  const Name dx =
       g(Fast ? "BiasFastGeluGrad_dX" : "BiasGeluGrad_dX", {g.dy(0), g.x(0), g.x(1)}, {}, kMicrosoft);
   if (g.needs(0)) g.set(0, dx);
   if (g.needs(1)) g.set(1, g.unbroadcast(dx, g.y(0), 1));
@@ -98,7 +98,7 @@ void gradient(GradientContext& g) {
 // dx = dy gelu'(x + b)
 template <bool Fast>
 void decompose_gradient(DecompositionContext& e) {
-  const std::string sum = e("Add", {e.x(1), e.x(2)});
+  const Name sum = e("Add", {e.x(1), e.x(2)});
   e.set(0, e(Fast ? "FastGeluGrad" : "GeluGrad", {e.x(0), sum}, {}, kMicrosoft));
 }
 

@@ -94,33 +94,32 @@ void gradient(GradientContext& g) {
   const auto dims_of = [&](const std::string& value, int64_t start, int64_t end) {
     return g("Shape", {value}, {{"start", start}, {"end", end}});
   };
-  const std::string count =
-      g("Concat", {dims_of(g.x(0), 0, 2), g.int64s({width - 1})}, {{"axis", int64_t{0}}});
-  const auto zeros = [&](const std::string& shape) { return g("Expand", {g.scalar_like(g.x(0), 0), shape}); };
-  const std::string past = g.has_x(kPast) ? g.x(kPast) : zeros(count);
-  const std::string padded = g("Concat", {past, g.x(0)}, {{"axis", int64_t{2}}});
+  const Name count = g("Concat", {dims_of(g.x(0), 0, 2), g.int64s({width - 1})}, {{"axis", int64_t{0}}});
+  const auto zeros = [&](Name shape) { return g("Expand", {g.scalar_like(g.x(0), 0), shape}); };
+  const Name past = g.has_x(kPast) ? g.x(kPast) : zeros(count);
+  const Name padded = g("Concat", {past, g.x(0)}, {{"axis", int64_t{2}}});
   const Attributes convolution = {{"group", channels}, {"kernel_shape", std::vector<int64_t>{width}}};
-  std::string dpadded;
+  Name dpadded;
   if (!g.dy(0).empty()) {
-    std::string dc = g.dy(0);
+    Name dc = g.dy(0);
     if (const std::string activation = g.node().string_or("activation", "none"); activation != "none") {
-      std::vector<std::string> inputs = {padded, g.x(kWeight)};
+      Names inputs = {padded, g.x(kWeight)};
       if (g.has_x(kBias)) inputs.push_back(g.x(kBias));
       const Expression product(g, g("Conv", inputs, convolution)), dy(g, dc);
       const Expression s = product.call("Sigmoid");
       dc = dy * s * (1.0 + product * (1.0 - s));
     }
-    const std::vector<std::string> made =
+    const Names made =
         g.emit("ConvGrad", {dc, padded, g.x(kWeight)}, g.has_x(kBias) ? 3 : 2, convolution, kMicrosoft);
     dpadded = made[0];
     if (g.needs(kWeight)) g.set(kWeight, made[1]);
     if (g.has_x(kBias) && g.needs(kBias)) g.set(kBias, made[2]);
   }
   if (!g.dy(1).empty()) {
-    const std::string state = g("Concat", {zeros(dims_of(g.x(0), 0, 3)), g.dy(1)}, {{"axis", int64_t{2}}});
+    const Name state = g("Concat", {zeros(dims_of(g.x(0), 0, 3)), g.dy(1)}, {{"axis", int64_t{2}}});
     dpadded = dpadded.empty() ? state : g("Add", {dpadded, state});
   }
-  const std::vector<std::string> parts = g.emit(
+  const Names parts = g.emit(
       "Split", {dpadded, g("Concat", {g.int64s({width - 1}), dims_of(g.x(0), 2, 3)}, {{"axis", int64_t{0}}})},
       2, {{"axis", int64_t{2}}});
   if (g.has_x(kPast) && g.needs(kPast)) g.set(kPast, parts[0]);

@@ -70,7 +70,7 @@ void set_conv_gradients(GradientContext& g, const std::string& dy) {
 void conv_gradient(GradientContext& g) { set_conv_gradients(g, g.dy(0)); }
 
 // The derivative of every supported activation can be computed from its output.
-std::string activation_gradient(GradientContext& g) {
+Name activation_gradient(GradientContext& g) {
   const Activation activation = read_activation(g.node());
   const Expression dy(g, g.dy(0)), y(g, g.y(0));
   const double a = static_cast<double>(activation.a), b = static_cast<double>(activation.b);
@@ -96,7 +96,7 @@ std::string activation_gradient(GradientContext& g) {
 }
 
 void fused_conv_gradient(GradientContext& g) {
-  const std::string d = activation_gradient(g);
+  const Name d = activation_gradient(g);
   if (g.needs(0) || g.needs(1) || g.needs(2)) set_conv_gradients(g, d);
   if (g.needs(3)) g.set(3, d);
 }
@@ -142,7 +142,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 // With operators of ONNX.
 
 // The sum over all axes but the second.
-std::string bias_gradient(DecompositionContext& e, const std::string& dy, size_t spatial) {
+Name bias_gradient(DecompositionContext& e, Name dy, size_t spatial) {
   std::vector<int64_t> axes = {0};
   for (size_t i = 0; i < spatial; ++i) axes.push_back(static_cast<int64_t>(i) + 2);
   return e.reduce_sum(dy, axes, false);
@@ -153,7 +153,7 @@ void conv_grad_form(DecompositionContext& e) {
   const int64_t groups = e.node().int_or("group", 1);
   const std::vector<WindowForm> windows = windows_of(e, e.dims(x), e.dims(dy), kernel_of(e, w));
   if (e.has_y(0)) {
-    const std::string spread = groups == 1 ? spread_by_convolution(e, windows, dy, w) : "";
+    const Name spread = groups == 1 ? spread_by_convolution(e, windows, dy, w) : "";
     e.set(0, spread.empty() ? spread_windows(e, windows, dy, w, groups, x) : spread);
   }
   if (e.has_y(1)) e.set(1, weight_gradient(e, windows, dy, x, groups));
@@ -165,7 +165,7 @@ void fused_conv_form(DecompositionContext& e) {
   Attributes attributes = e.node().attributes;
   attributes.erase("activation");
   attributes.erase("activation_params");
-  std::vector<std::string> inputs = {e.x(0), e.x(1)};
+  Names inputs = {e.x(0), e.x(1)};
   if (e.has_x(2)) inputs.push_back(e.x(2));
   Expression y(e, e("Conv", inputs, attributes));
   if (e.has_x(3)) y = y + Expression(e, e.x(3));

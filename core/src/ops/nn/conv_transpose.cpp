@@ -95,8 +95,8 @@ void grad_form(DecompositionContext& e) {
   }
   pads.insert(pads.end(), after.begin(), after.end());
   if (e.has_y(0)) {
-    const std::string dx = e(
-        "Conv", {dy, w}, {{"group", groups}, {"pads", pads}, {"strides", strides}, {"dilations", dilations}});
+    const Name dx = e("Conv", {dy, w},
+                      {{"group", groups}, {"pads", pads}, {"strides", strides}, {"dilations", dilations}});
     spatial.assign(axes.begin() + 1, axes.end());
     zeros.assign(count, 0);
     e.set(0, exact ? dx : e("Slice", {dx, e.int64s(zeros), dims_of(e, x, 2, kToTheLast), e.int64s(spatial)}));

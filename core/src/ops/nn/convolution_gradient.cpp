@@ -9,10 +9,10 @@ namespace ortrain {
 // W is dW with u in place of X.
 void product_grad_gradient(GradientContext& g, const std::string& type, const std::string& grad) {
   const Attributes& attributes = g.node().attributes;
-  const auto given = [&](size_t o) { return o < g.node().outputs.size() ? g.dy(o) : std::string(); };
-  const std::string dy = g.x(0), x = g.x(1), w = g.x(2), u = given(0), v = given(1), b = given(2);
+  const auto given = [&](size_t o) { return o < g.node().outputs.size() ? g.dy(o) : Name(); };
+  const Name dy = g.x(0), x = g.x(1), w = g.x(2), u = given(0), v = given(1), b = given(2);
   if (g.needs(0)) {
-    std::vector<std::string> parts;
+    Names parts;
     if (!u.empty()) parts.push_back(g(type, {u, w}, attributes));
     if (!v.empty()) parts.push_back(g(type, {x, v}, attributes));
     if (!b.empty()) {

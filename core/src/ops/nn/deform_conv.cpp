@@ -253,7 +253,7 @@ Kernel grad_kernel(KernelContext& c) {
 
 // dB sums dY over batch and space.
 void gradient(GradientContext& g) {
-  std::vector<std::string> inputs = {g.dy(0)};
+  Names inputs = {g.dy(0)};
   for (size_t i = 0; i < g.node().inputs.size(); ++i) inputs.push_back(g.x(i));
   const bool mask = g.has_x(4) && g.needs(4);
   if (g.needs(0) || g.needs(1) || g.needs(2) || mask) {

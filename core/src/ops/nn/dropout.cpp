@@ -117,7 +117,7 @@ void gradient(GradientContext& g) {
     g.set(0, g.dy(0));  // a Dropout before version 12 returns its input
     return;
   }
-  std::vector<std::string> inputs = {g.dy(0), g.want_y(1)};
+  Names inputs = {g.dy(0), g.want_y(1)};
   for (size_t i = 1; i < 3; ++i) inputs.push_back(g.has_x(i) ? g.x(i) : "");
   while (inputs.back().empty()) inputs.pop_back();
   g.set(0, g(Bits ? "BitmaskDropoutGrad" : "DropoutGrad", inputs, {}, kMicrosoft));

@@ -57,11 +57,11 @@ void decompose_grad(DecompositionContext& e) {
     e.reject("for its derivative, the channels of X and the size of scale must be known");
   const bool by_group = parameters->front().value != channels;
   const int64_t each = channels / groups;
-  const std::string shape = e("Shape", {e.x(1)});
-  std::vector<std::string> parts = {dims_of(e, e.x(1), 0, 1), e.int64s({groups, each})};
+  const Name shape = e("Shape", {e.x(1)});
+  Names parts = {dims_of(e, e.x(1), 0, 1), e.int64s({groups, each})};
   if (rank > 2) parts.push_back(dims_of(e, e.x(1), 2, kToTheLast));
-  const std::string grouped = e("Concat", parts, {{"axis", int64_t{0}}});
-  const auto apart = [&](const std::string& value) { return Expression(e, reshape_to(e, value, grouped)); };
+  const Name grouped = e("Concat", parts, {{"axis", int64_t{0}}});
+  const auto apart = [&](Name value) { return Expression(e, reshape_to(e, value, grouped)); };
   std::vector<int64_t> of_parameter(static_cast<size_t>(rank + 1), 1), of_group, repeated = {0};
   of_parameter[1] = groups, of_parameter[2] = by_group ? 1 : each;
   for (int64_t i = 2; i <= rank; ++i) {

@@ -76,7 +76,7 @@ void gradient_shape(ShapeContext& c) {
 
 template <bool Simplified>
 void gradient(GradientContext& g) {
-  std::vector<std::string> inputs = {g.dy(0), g.x(0), g.x(1)};
+  Names inputs = {g.dy(0), g.x(0), g.x(1)};
   for (size_t o = 1; o < (Simplified ? 2u : 3u); ++o) inputs.push_back(g.want_y(o));
   const auto gradients =
       g.emit(Simplified ? "SimplifiedLayerNormalizationGrad" : "LayerNormalizationGrad", inputs,
@@ -120,7 +120,7 @@ void grad_form(DecompositionContext& e) {
   const int64_t axis = normalize_axis(e.node().int_or("axis", -1), rank, e.node().label());
   std::vector<int64_t> group, rows;
   for (int64_t i = 0; i < rank; ++i) (i < axis ? rows : group).push_back(i);
-  const std::string statistics = e.x(Simplified ? 3 : 4);
+  const Name statistics = e.x(Simplified ? 3 : 4);
   const auto wide = [&](size_t i) { return Expression(e, cast_like(e, e.x(i), statistics)); };
   const auto mean = [&](const Expression& v) {
     return Expression(e, reduce(e, "ReduceMean", v, group, true));
@@ -132,7 +132,7 @@ void grad_form(DecompositionContext& e) {
     e.set(0, cast_like(e, s * (Simplified ? rest : rest - mean(g)), e.x(1)));
   }
   const auto total = [&](const Expression& v) {
-    const std::string sum = rows.empty() ? v.name() : e.reduce_sum(v, rows, false);
+    const Name sum = rows.empty() ? v.name() : e.reduce_sum(v, rows, false);
     const bool exact = e.rank(e.x(2)) == rank - axis;
     return cast_like(e, exact ? sum : reshape_to(e, sum, e("Shape", {e.x(2)})), e.x(2));
   };

@@ -186,7 +186,7 @@ void decompose_grad(DecompositionContext& e) {
     windows.erase("p");
     Attributes counting = windows;
     counting["p"] = int64_t{1};
-    const std::string shape = e("Shape", {x});
+    const Name shape = e("Shape", {x});
     const Expression ones(e, e("Expand", {x.number(1), shape}));
     e.state_like(ones, x);
     sums = sums * ones.call("LpPool", counting);

@@ -166,17 +166,17 @@ void decompose_grad(DecompositionContext& e) {
   const int64_t channels = rank < 3 ? -1 : (*e.dims(e.x(1)))[1].value;
   constexpr int64_t kMostChannels = 1 << 14;  // the matrix has as many rows and columns
   if (channels < 0 || channels > kMostChannels || size < 1)
-    e.reject(concat("its derivative needs a declared number of channels of X, at most ", kMostChannels,
-                    ", and attribute size of at least 1; found ",
-                    channels < 0 ? "an unknown number of channels" : concat(counted(channels, "channel")),
-                    " and size ", size));
+    e.reject("its derivative needs a declared number of channels of X, at most ", kMostChannels,
+             ", and attribute size of at least 1; found ",
+             channels < 0 ? "an unknown number of channels" : concat(counted(channels, "channel")),
+             " and size ", size);
   Tensor band(DType::kDouble, {channels, channels});
   for (int64_t k = 0; k < channels; ++k)
     for (int64_t c = 0; c < channels; ++c)
       band.data<double>()[k * channels + c] = k >= c - (size - 1) / 2 && k <= c + size / 2 ? 1 : 0;
   const Expression dy(e, e.x(0)), x(e, e.x(1));
-  const std::string w = cast_like(e, e.constant(band), x),
-                    across = e("Transpose", {w}, {{"perm", std::vector<int64_t>{1, 0}}});
+  const Name w = cast_like(e, e.constant(band), x),
+             across = e("Transpose", {w}, {{"perm", std::vector<int64_t>{1, 0}}});
   const auto around = [&](const Expression& v, const std::string& matrix) {
     return Expression(e, channels_first(e, e("MatMul", {channels_last(e, v, rank), matrix})));
   };

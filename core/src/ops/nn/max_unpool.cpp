@@ -110,14 +110,14 @@ Kernel grad_kernel(KernelContext& c) {
 }
 
 void gradient(GradientContext& g) {
-  std::vector<std::string> inputs = {g.dy(0), g.x(1)};
+  Names inputs = {g.dy(0), g.x(1)};
   if (g.has_x(2)) inputs.push_back(g.x(2));
   g.set(0, g("MaxUnpoolGrad", inputs, g.node().attributes, kMicrosoft));
 }
 
 // The gradient of dY: each element is written to the index from which it was read.
 void grad_gradient(GradientContext& g) {
-  std::vector<std::string> inputs = {g.dy(0), g.x(1)};
+  Names inputs = {g.dy(0), g.x(1)};
   if (g.has_x(2)) inputs.push_back(g.x(2));
   g.set(0, g("MaxUnpool", inputs, g.node().attributes));
 }
@@ -136,7 +136,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 // With operators of ONNX. The indices count the elements of the result without the zeros that output_shape
 // adds.
 void grad_form(DecompositionContext& e) {
-  std::string dy = e.x(0);
+  Name dy = e.x(0);
   if (e.has_x(2)) {
     const Node& node = e.node();
     const std::vector<int64_t> kernel = node.ints_or("kernel_shape", {});
@@ -148,7 +148,7 @@ void grad_form(DecompositionContext& e) {
       step.push_back(strides[i]);
       rest.push_back(kernel[i] - strides[i] - pads[i] - pads[axes + i]);
     }
-    const std::string inner = e("Add", {e("Mul", {e("Shape", {e.x(1)}), e.int64s(step)}), e.int64s(rest)});
+    const Name inner = e("Add", {e("Mul", {e("Shape", {e.x(1)}), e.int64s(step)}), e.int64s(rest)});
     dy = e("Slice", {dy, e.int64s(std::vector<int64_t>(axes + 2, 0)), inner});
   }
   e.set(0, e("Gather", {e("Reshape", {dy, e.int64s({-1})}), e.x(1)}));

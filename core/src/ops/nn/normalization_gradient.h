@@ -29,11 +29,11 @@ struct NormalizedAxes {
 // The formulas treat mean and s as functions of X, so the inputs mean and s get no gradient. Without a mean,
 // P(w) is s (w - h mean(w h)), h is X s, and `mean` is empty. Mean and s have dimensions of 1 for the group's
 // axes.
-inline void normalization_grad_gradient(GradientContext& g, const NormalizedAxes& axes,
-                                        const std::string& mean, const std::string& inverse_deviation) {
+inline void normalization_grad_gradient(GradientContext& g, const NormalizedAxes& axes, Name mean,
+                                        Name inverse_deviation) {
   const Expression dy(g, g.x(0)), x(g, g.x(1)), s(g, inverse_deviation);
-  const auto value = [&](const std::string& name) { return Expression(g, name); };
-  const auto lift = [&](const std::string& name) {
+  const auto value = [&](Name name) { return Expression(g, name); };
+  const auto lift = [&](Name name) {
     return value(axes.lifted.empty() ? name : g.unsqueeze(name, axes.lifted));
   };
   const auto average = [&](const Expression& v) {
@@ -51,7 +51,7 @@ inline void normalization_grad_gradient(GradientContext& g, const NormalizedAxes
   const Expression scale = lift(g.x(2));
 
   std::vector<Expression> of_dy, of_x;
-  if (const std::string given = g.dy(0); !given.empty()) {
+  if (const Name given = g.dy(0); !given.empty()) {
     const Expression u = value(given), through = dy * scale;
     const Expression moved = project(u);
     of_dy.push_back(scale * moved);
@@ -59,11 +59,11 @@ inline void normalization_grad_gradient(GradientContext& g, const NormalizedAxes
     of_x.push_back(-(project(s * (u * average(through * h) + through * average(u * h))) +
                      s * h * average(u * project(through))));
   }
-  if (const std::string given = g.dy(1); !given.empty()) {
+  if (const Name given = g.dy(1); !given.empty()) {
     of_dy.push_back(lift(given) * h);
     of_x.push_back(project(lift(given) * dy));
   }
-  if (const std::string given = g.node().outputs.size() > 2 ? g.dy(2) : ""; !given.empty())
+  if (const Name given = g.node().outputs.size() > 2 ? g.dy(2) : ""; !given.empty())
     of_dy.push_back(value(g("Expand", {lift(given), dy.call("Shape")})));
   const auto set_sum = [&](size_t i, const std::vector<Expression>& parts) {
     if (!g.needs(i) || parts.empty()) return;

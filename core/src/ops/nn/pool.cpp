@@ -81,36 +81,36 @@ bool knows_space(GradientContext& g) {
 
 void max_pool_gradient(GradientContext& g) {
   if (g.node().int_or("storage_order", 0) != 0) g.reject("the gradient for storage_order 1 is not supported");
-  const std::string indices = g.want_y(1);
+  const Name indices = g.want_y(1);
   if (knows_space(g)) {
     g.set(0, g("MaxPoolGrad", {g.dy(0), indices}, g.node().attributes));
     return;
   }
-  const std::string shape = g("Shape", {g.x(0)});
+  const Name shape = g("Shape", {g.x(0)});
   if (g.opset() < since::kScatterReduction) {
     g.set(0, g("MaxPoolGrad", {g.dy(0), indices, shape}, g.node().attributes));
     return;
   }
   // From this opset on, the gradient can be written with operators that onnxruntime also has.
-  const std::string line = g.int64s({-1});
+  const Name line = g.int64s({-1});
   Tensor zero(g.dtype(g.x(0)), {1});
   zero.copy_from(Tensor::scalar(zero.dtype(), 0).reshaped({1}));
-  const std::string zeros = g("Reshape", {g("ConstantOfShape", {shape}, {{"value", zero}}), line});
-  const std::string sums =
+  const Name zeros = g("Reshape", {g("ConstantOfShape", {shape}, {{"value", zero}}), line});
+  const Name sums =
       g("ScatterElements", {zeros, g("Reshape", {indices, line}), g("Reshape", {g.dy(0), line})},
         {{"axis", int64_t{0}}, {"reduction", std::string("add")}});
   g.set(0, g("Reshape", {sums, shape}));
 }
 
 void average_pool_gradient(GradientContext& g) {
-  std::vector<std::string> inputs = {g.dy(0)};
+  Names inputs = {g.dy(0)};
   if (!knows_space(g)) inputs.push_back(g("Shape", {g.x(0)}));
   g.set(0, g("AveragePoolGrad", inputs, g.node().attributes));
 }
 
 // dX = dY / (elements of a channel), repeated.
 void global_average_gradient(GradientContext& g) {
-  const std::string shape = g("Shape", {g.x(0)});
+  const Name shape = g("Shape", {g.x(0)});
   const Expression dy(g, g.dy(0));
   if (knows_space(g)) {
     double points = 1;
@@ -118,7 +118,7 @@ void global_average_gradient(GradientContext& g) {
     for (size_t i = 2; i < dims.size(); ++i) points *= static_cast<double>(dims[i].value);
     g.set(0, g("Expand", {dy * (1 / points), shape}));
   } else {
-    const std::string space = g("Slice", {shape, g.int64s({2}), g.int64s({INT64_MAX})});
+    const Name space = g("Slice", {shape, g.int64s({2}), g.int64s({INT64_MAX})});
     const Expression points(g, g("ReduceProd", {space}, {{"keepdims", int64_t{0}}}));
     g.set(0, g("Expand", {dy / points.as(dy), shape}));
   }
@@ -137,7 +137,7 @@ void global_max_gradient(GradientContext& g) {
 
 // dX is dY scattered to the indices, so with u the gradient of dX, the gradient of dY is u at the indices.
 void max_pool_grad_gradient(GradientContext& g) {
-  const std::string line = g("Reshape", {g.dy(0), g.int64s({-1})});
+  const Name line = g("Reshape", {g.dy(0), g.int64s({-1})});
   g.set(0, g("Gather", {line, g.x(1)}, {{"axis", int64_t{0}}}));
 }
 
@@ -183,7 +183,7 @@ Dims input_dims(DecompositionContext& e, size_t shape_input) {
 
 // The shape of dX: the last input, or the dimensions that the model states, with the batch and the channels
 // of dY.
-std::string input_shape(DecompositionContext& e, size_t shape_input) {
+Name input_shape(DecompositionContext& e, size_t shape_input) {
   if (e.has_x(shape_input)) return e.x(shape_input);
   const Dims stated = input_dims(e, shape_input);
   std::vector<int64_t> space;
@@ -197,9 +197,9 @@ std::string input_shape(DecompositionContext& e, size_t shape_input) {
 // dY is added to zeros at the indices, which count the elements of the whole tensor.
 void max_pool_grad_form(DecompositionContext& e) {
   const Expression dy(e, e.x(0));
-  const std::string line = e.int64s({-1}), shape = input_shape(e, 2);
-  const std::string size = e("ReduceProd", {shape}, {{"keepdims", int64_t{1}}});
-  const std::string sums =
+  const Name line = e.int64s({-1}), shape = input_shape(e, 2);
+  const Name size = e("ReduceProd", {shape}, {{"keepdims", int64_t{1}}});
+  const Name sums =
       e("ScatterElements",
         {e("Expand", {dy.number(0), size}), e("Reshape", {e.x(1), line}), e("Reshape", {dy, line})},
         {{"axis", int64_t{0}}, {"reduction", std::string("add")}});
@@ -210,7 +210,7 @@ void max_pool_grad_form(DecompositionContext& e) {
 // window. Here each channel is treated as a sample with one channel.
 void average_pool_grad_form(DecompositionContext& e) {
   const Node& node = e.node();
-  const std::string shape = input_shape(e, 1);
+  const Name shape = input_shape(e, 1);
   const std::vector<WindowForm> windows = windows_of(e, input_dims(e, 1), e.dims(e.x(0)), {});
   std::vector<int64_t> kernel = {1, 1}, apart = {-1, 1};
   int64_t elements = 1;
@@ -231,11 +231,11 @@ void average_pool_grad_form(DecompositionContext& e) {
       all_counted &= !reaches_beyond;
     }
   }
-  const auto each_alone = [&](const std::string& value) {
+  const auto each_alone = [&](Name value) {
     return e("Reshape", {value, with_dims_after(e, apart, value, 2)});
   };
   const Tensor ones = Tensor::of(std::vector<double>(static_cast<size_t>(elements), 1), kernel);
-  const std::string weights = cast_like(e, e.constant(ones), e.x(0));
+  const Name weights = cast_like(e, e.constant(ones), e.x(0));
   Expression dy(e, each_alone(e.x(0)));
   if (all_inside || (counts_padding && all_counted)) {
     dy = dy * (1 / static_cast<double>(elements));
@@ -254,16 +254,16 @@ void average_pool_grad_form(DecompositionContext& e) {
       dilations.push_back(w.dilation);
     }
     pads.insert(pads.end(), after.begin(), after.end());
-    std::string space = e("Slice", {shape, e.int64s({2}), e.int64s({INT64_MAX})});
+    Name space = e("Slice", {shape, e.int64s({2}), e.int64s({INT64_MAX})});
     if (counts_padding) space = e("Add", {space, e.int64s(padding)});
-    const std::string image =
+    const Name image =
         e("Expand", {dy.number(1), e("Concat", {e.int64s({1, 1}), space}, {{"axis", int64_t{0}}})});
     const Expression count(
         e, e("Conv", {image, weights}, {{"pads", pads}, {"strides", strides}, {"dilations", dilations}}));
     dy = dy / count;
   }
   // The spatial shape of `like` is that of dX.
-  const std::string like = e("Expand", {dy.number(0), shape});
+  const Name like = e("Expand", {dy.number(0), shape});
   e.state_like(like, e.y(0));
   e.set(0, reshape_to(e, spread_windows(e, windows, dy, weights, 1, like), shape));
 }

@@ -249,7 +249,7 @@ void gradient(GradientContext& g, Form form) {
   const Expression log_prob(g, g.want_y(1));
   std::string total;
   if (const std::string dy = g.dy(0); !dy.empty()) {
-    std::vector<std::string> inputs = {dy, log_prob};
+    Names inputs = {dy, log_prob};
     inputs.insert(inputs.end(), g.node().inputs.begin() + 1, g.node().inputs.end());
     total = g(loss_grad(form), inputs, loss_attributes(g.node()), kMicrosoft);
   }
@@ -266,7 +266,7 @@ void gradient(GradientContext& g, Form form) {
 void grad_gradient(GradientContext& g, Form form) {
   const Expression u(g, g.dy(0)), dy(g, g.x(0)), log_prob(g, g.x(1));
   const auto with = [&](const Expression& incoming, const Expression& logs) {
-    std::vector<std::string> inputs = {incoming, logs};
+    Names inputs = {incoming, logs};
     for (size_t i = 2; i < std::min<size_t>(5, g.node().inputs.size()); ++i)
       inputs.push_back(g.node().inputs[i]);
     return Expression(g, g(loss_grad(form), inputs, g.node().attributes, kMicrosoft));
@@ -277,7 +277,7 @@ void grad_gradient(GradientContext& g, Form form) {
     if (g.node().string_or("reduction", "mean") == "none") {
       g.set(0, g.reduce_sum(gradient, {1}, false));
     } else {
-      const std::string line = g("Reshape", {gradient, g.int64s({-1})});
+      const Name line = g("Reshape", {gradient, g.int64s({-1})});
       g.set(0, g("Reshape", {g.reduce_sum(line, {0}, true), dy.call("Shape")}));
     }
   }
@@ -298,9 +298,8 @@ void likelihood_shape(ShapeContext& c, Form form) {
 void likelihood_gradient(GradientContext& g, Form form) {
   if (!g.needs(0)) return;
   const Expression x(g, g.x(0));
-  const std::string nowhere =
-      g("Expand", {x.number(-std::numeric_limits<double>::infinity()), x.call("Shape")});
-  std::vector<std::string> inputs = {g.dy(0), nowhere};
+  const Name nowhere = g("Expand", {x.number(-std::numeric_limits<double>::infinity()), x.call("Shape")});
+  Names inputs = {g.dy(0), nowhere};
   inputs.insert(inputs.end(), g.node().inputs.begin() + 1, g.node().inputs.end());
   g.set(0, g(loss_grad(form), inputs, loss_attributes(g.node()), kMicrosoft));
 }
@@ -352,13 +351,13 @@ void gradient_form(DecompositionContext& e, Form form) {
   const Expression dy(e, e.x(0)), log_prob(e, e.x(1));
   Expression labels(e, e.x(in.labels));
   const std::string reduction = e.node().string_or("reduction", "mean");
-  std::string ignored;
+  Name ignored;
   if (e.has_x(in.ignore_index))
     ignored = labels.call("Equal", Expression(e, cast_like(e, e.x(in.ignore_index), labels)));
   else if (e.node().has("ignore_index"))
     ignored = labels.call("Equal", labels.number(static_cast<double>(e.node().int_or("ignore_index", 0))));
   if (!ignored.empty()) labels = Expression(e, ignored).choose(labels.number(0), labels);
-  std::string weights;  // of the positions; empty: 1
+  Name weights;  // of the positions; empty: 1
   if (e.has_x(in.weights)) weights = e("Gather", {e.x(in.weights), labels});
   if (!ignored.empty()) {
     const Expression one(e, weights.empty() ? log_prob.number(1).name() : weights);
@@ -373,14 +372,14 @@ void gradient_form(DecompositionContext& e, Form form) {
       factor = factor / sum.call("Equal", sum.number(0)).choose(sum.number(1), sum);
     }
   }
-  const std::string places = e.unsqueeze(labels, {1});
+  const Name places = e.unsqueeze(labels, {1});
   if (weights.empty() && reduction != "none")  // one number for all positions
     factor = Expression(e, as_scalar(e, factor));
   else
     factor = Expression(e, e.unsqueeze(factor, {1}));
-  const std::string minus = e("Expand", {-factor, e("Shape", {places})});
-  const std::string gradient = e("ScatterElements", {log_prob.call("Exp") * factor, places, minus},
-                                 {{"axis", int64_t{1}}, {"reduction", std::string("add")}});
+  const Name minus = e("Expand", {-factor, e("Shape", {places})});
+  const Name gradient = e("ScatterElements", {log_prob.call("Exp") * factor, places, minus},
+                          {{"axis", int64_t{1}}, {"reduction", std::string("add")}});
   e.set(0, form == Form::kInternal && e.has_x(kBias) ? e("Add", {gradient, e.x(kBias)}) : gradient);
 }
 
@@ -392,10 +391,10 @@ void internal_form(DecompositionContext& e, const std::string& type) {
     if (!ignored) e.reject("its ignore_index is not a constant");
     attributes["ignore_index"] = ignored->to_int64().at(0);
   }
-  std::vector<std::string> inputs = {e.x(0), e.x(1)};
+  Names inputs = {e.x(0), e.x(1)};
   if (e.has_x(2)) inputs.push_back(e.x(2));
   const size_t count = e.has_y(1) ? 2 : 1;
-  const std::vector<std::string> outputs = e.emit(type, inputs, count, attributes);
+  const Names outputs = e.emit(type, inputs, count, attributes);
   for (size_t o = 0; o < count; ++o) e.set(o, outputs[o]);
 }
 void likelihood_form(DecompositionContext& e) { internal_form(e, "NegativeLogLikelihoodLoss"); }

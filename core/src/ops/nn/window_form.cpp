@@ -26,23 +26,23 @@ Ints pads_of(const std::vector<WindowForm>& windows, const Ints& after) {
 }
 
 // The spatial axes of the value cut to [0, ends).
-std::string cut(DecompositionContext& e, const std::string& value, const std::string& ends, size_t count) {
+Name cut(DecompositionContext& e, Name value, Name ends, size_t count) {
   Ints axes(count);
   std::iota(axes.begin(), axes.end(), 2);
   return e("Slice", {value, e.int64s(Ints(count, 0)), ends, e.int64s(axes)});
 }
 
 // [N, C, spatial...] as [C / groups, groups N, spatial...].
-std::string channels_as_batch(DecompositionContext& e, const std::string& x, int64_t groups) {
+Name channels_as_batch(DecompositionContext& e, Name x, int64_t groups) {
   const std::vector<Dim> dims = *e.dims(x);
   Ints order(dims.size());
   std::iota(order.begin(), order.end(), 0);
   std::swap(order[0], order[1]);
-  const std::string swapped = e("Transpose", {x}, {{"perm", order}});
+  const Name swapped = e("Transpose", {x}, {{"perm", order}});
   if (groups == 1) return swapped;
-  if (!dims[1].known()) e.reject(concat("the number of channels of \"", x, "\" is not known"));
+  if (!dims[1].known()) e.reject("the number of channels of \"", x, "\" is not known");
   const int64_t each = dims[1].value / groups;
-  const std::string apart = e("Reshape", {swapped, with_dims_after(e, {groups, each, -1}, x, 2)});
+  const Name apart = e("Reshape", {swapped, with_dims_after(e, {groups, each, -1}, x, 2)});
   Ints grouped(dims.size() + 1);
   std::iota(grouped.begin(), grouped.end(), 0);
   std::swap(grouped[0], grouped[1]);
@@ -61,8 +61,8 @@ bool has_many_channels(const DecompositionContext& e, const std::string& value, 
 // The gradient of the weights as a matrix product of dY with the elements of X that each element of a filter
 // reads: dW[m, c, k] = Σ_(n, o) dY[n, m, o] X[n, c, o stride + k dilation]. `order` swaps samples and
 // channels.
-std::string weight_products(DecompositionContext& e, const std::vector<WindowForm>& windows,
-                            const std::string& dy, const std::string& x, const Ints& order) {
+Name weight_products(DecompositionContext& e, const std::vector<WindowForm>& windows, Name dy, Name x,
+                     const Ints& order) {
   const size_t count = windows.size();
   int64_t elements = 1;
   Ints front(2, 0), back(2, 0), kernel, axes(count), steps, begin(count, 0);
@@ -74,16 +74,16 @@ std::string weight_products(DecompositionContext& e, const std::vector<WindowFor
     back.push_back(std::max<int64_t>(0, (*w.output - 1) * w.stride + w.span() - *w.input - w.before));
   }
   std::iota(axes.begin(), axes.end(), 2);
-  const auto rows = [&](const std::string& value) {  // [C, N, spatial...] as [C, all the rest]
+  const auto rows = [&](Name value) {  // [C, N, spatial...] as [C, all the rest]
     return e("Flatten", {value}, {{"axis", int64_t{1}}});
   };
-  std::string seen = e("Transpose", {x}, {{"perm", order}});
+  Name seen = e("Transpose", {x}, {{"perm", order}});
   Ints pads = front;
   pads.insert(pads.end(), back.begin(), back.end());
   if (std::any_of(pads.begin(), pads.end(), [](int64_t p) { return p != 0; }))
     seen = e("Pad", {seen, e.int64s(pads)});
-  const std::string gradients = rows(e("Transpose", {dy}, {{"perm", order}}));
-  std::vector<std::string> parts;
+  const Name gradients = rows(e("Transpose", {dy}, {{"perm", order}}));
+  Names parts;
   for (int64_t k = 0; k < elements; ++k) {
     Ints first(count), last(count);
     int64_t rest = k;
@@ -91,11 +91,10 @@ std::string weight_products(DecompositionContext& e, const std::vector<WindowFor
       first[i] = rest % windows[i].kernel * windows[i].dilation;
       last[i] = first[i] + (*windows[i].output - 1) * windows[i].stride + 1;
     }
-    const std::string part =
-        e("Slice", {seen, e.int64s(first), e.int64s(last), e.int64s(axes), e.int64s(steps)});
+    const Name part = e("Slice", {seen, e.int64s(first), e.int64s(last), e.int64s(axes), e.int64s(steps)});
     parts.push_back(e.unsqueeze(e("Gemm", {gradients, rows(part)}, {{"transB", int64_t{1}}}), {2}));
   }
-  const std::string all = parts.size() == 1 ? parts[0] : e("Concat", parts, {{"axis", int64_t{2}}});
+  const Name all = parts.size() == 1 ? parts[0] : e("Concat", parts, {{"axis", int64_t{2}}});
   kernel.insert(kernel.begin(), {0, 0});
   return e("Reshape", {all, e.int64s(kernel)});
 }
@@ -121,9 +120,9 @@ std::vector<WindowForm> windows_of(const DecompositionContext& e, const Dims& in
                  pads.at(i + count), size_at(input, i), size_at(output, i)};
     if (automatic == "SAME_UPPER" || automatic == "SAME_LOWER") {
       if (!w.input || !w.output)
-        e.reject(concat("auto_pad ", automatic,
-                        " needs the spatial sizes of the input and the output, which the model does not "
-                        "declare; make them fixed"));
+        e.reject("auto_pad ", automatic,
+                 " needs the spatial sizes of the input and the output, which the model does not "
+                 "declare; make them fixed");
       const int64_t total = std::max<int64_t>(0, (*w.output - 1) * w.stride + w.span() - *w.input);
       w.before = automatic == "SAME_UPPER" ? total / 2 : total - total / 2;
       w.after = total - w.before;
@@ -139,16 +138,15 @@ std::vector<int64_t> kernel_of(const DecompositionContext& e, const std::string&
   const auto dims = e.dims(weights);
   Ints kernel;
   for (size_t i = 2; dims && i < dims->size(); ++i) {
-    if (!(*dims)[i].known()) e.reject(concat("the size of the kernel \"", weights, "\" is not known"));
+    if (!(*dims)[i].known()) e.reject("the size of the kernel \"", weights, "\" is not known");
     kernel.push_back((*dims)[i].value);
   }
-  if (kernel.empty()) e.reject(concat("the shape of the kernel \"", weights, "\" is not known"));
+  if (kernel.empty()) e.reject("the shape of the kernel \"", weights, "\" is not known");
   return kernel;
 }
 
-std::string spread_windows(DecompositionContext& e, const std::vector<WindowForm>& windows,
-                           const std::string& dy, const std::string& weights, int64_t groups,
-                           const std::string& like) {
+Name spread_windows(DecompositionContext& e, const std::vector<WindowForm>& windows, Name dy, Name weights,
+                    int64_t groups, Name like) {
   // The result of ConvTranspose has all elements that the windows reach, and `extra` more.
   bool exact = true;
   Ints after, extra;
@@ -171,12 +169,12 @@ std::string spread_windows(DecompositionContext& e, const std::vector<WindowForm
       {"kernel_shape", each(windows, [](const WindowForm& w) { return w.kernel; })},
       {"pads", pads_of(windows, after)},
       {"output_padding", extra}};
-  const std::string spread = e("ConvTranspose", {dy, weights}, attributes);
+  const Name spread = e("ConvTranspose", {dy, weights}, attributes);
   return exact ? spread : cut(e, spread, dims_of(e, like, 2, kToTheLast), windows.size());
 }
 
-std::string spread_by_convolution(DecompositionContext& e, const std::vector<WindowForm>& windows,
-                                  const std::string& dy, const std::string& weights) {
+Name spread_by_convolution(DecompositionContext& e, const std::vector<WindowForm>& windows, Name dy,
+                           Name weights) {
   const size_t count = windows.size();
   bool worth_it = has_many_channels(e, weights, 0) && has_many_channels(e, weights, 1), flips = false;
   Ints pads, after, order(count + 2), axes(count);
@@ -193,16 +191,16 @@ std::string spread_by_convolution(DecompositionContext& e, const std::vector<Win
   std::iota(order.begin(), order.end(), 0);
   std::swap(order[0], order[1]);
   std::iota(axes.begin(), axes.end(), 2);
-  std::string filters = e("Transpose", {weights}, {{"perm", order}});
-  const std::string back = e.int64s(Ints(count, -1));
+  Name filters = e("Transpose", {weights}, {{"perm", order}});
+  const Name back = e.int64s(Ints(count, -1));
   if (flips)
     filters = e("Slice", {filters, back, e.int64s(Ints(count, INT64_MIN + 1)), e.int64s(axes), back});
   return e("Conv", {dy, filters},
            {{"dilations", each(windows, [](const WindowForm& w) { return w.dilation; })}, {"pads", pads}});
 }
 
-std::string weight_gradient(DecompositionContext& e, const std::vector<WindowForm>& windows,
-                            const std::string& dy, const std::string& x, int64_t groups) {
+Name weight_gradient(DecompositionContext& e, const std::vector<WindowForm>& windows, Name dy, Name x,
+                     int64_t groups) {
   const size_t count = windows.size();
   // dW[m, c, k] = sum over samples and windows o of dY[n, m, o] X[n, c, o stride + k dilation - before]: a
   // convolution of X, whose channels are the samples here, with dY as the kernel; strides and dilations
@@ -229,14 +227,14 @@ std::string weight_gradient(DecompositionContext& e, const std::vector<WindowFor
   const int64_t elements = std::accumulate(kernel.begin(), kernel.end(), int64_t{1}, std::multiplies<>());
   if (groups == 1 && known && elements <= kMostProducts && has_many_channels(e, x, 1))
     return weight_products(e, windows, dy, x, order);
-  const std::string data = shorter ? cut(e, x, e.int64s(used), count) : x;
-  const std::string filters = e("Transpose", {dy}, {{"perm", order}});
+  const Name data = shorter ? cut(e, x, e.int64s(used), count) : x;
+  const Name filters = e("Transpose", {dy}, {{"perm", order}});
   const Attributes attributes = {{"group", groups},
                                  {"strides", each(windows, [](const WindowForm& w) { return w.dilation; })},
                                  {"dilations", each(windows, [](const WindowForm& w) { return w.stride; })},
                                  {"pads", pads_of(windows, after)}};
-  const std::string gradient = e("Conv", {channels_as_batch(e, data, groups), filters}, attributes);
-  const std::string transposed = e("Transpose", {gradient}, {{"perm", order}});
+  const Name gradient = e("Conv", {channels_as_batch(e, data, groups), filters}, attributes);
+  const Name transposed = e("Transpose", {gradient}, {{"perm", order}});
   return exact ? transposed : cut(e, transposed, e.int64s(kernel), count);
 }
 

@@ -32,19 +32,18 @@ std::vector<int64_t> kernel_of(const DecompositionContext& e, const std::string&
 
 // For each element of dY, adds the element times the weights [C of dY, C of the result / groups, kernel...]
 // to the elements of its window. The result has the spatial shape of `like`, [N, ., spatial...].
-std::string spread_windows(DecompositionContext& e, const std::vector<WindowForm>& windows,
-                           const std::string& dy, const std::string& weights, int64_t groups,
-                           const std::string& like);
+Name spread_windows(DecompositionContext& e, const std::vector<WindowForm>& windows, Name dy, Name weights,
+                    int64_t groups, Name like);
 
 // Like spread_windows(), for one group, as a convolution of dY with the filters turned around. Returns an
 // empty name if that is not likely to be faster. The matrix products of ConvTranspose have as many columns as
 // a sample has windows, so they are slow for many channels of few elements.
-std::string spread_by_convolution(DecompositionContext& e, const std::vector<WindowForm>& windows,
-                                  const std::string& dy, const std::string& weights);
+Name spread_by_convolution(DecompositionContext& e, const std::vector<WindowForm>& windows, Name dy,
+                           Name weights);
 
 // The gradient of the weights of a convolution of `x` whose result has the gradient `dy`: [C of dY, C of X /
 // groups, kernel...].
-std::string weight_gradient(DecompositionContext& e, const std::vector<WindowForm>& windows,
-                            const std::string& dy, const std::string& x, int64_t groups);
+Name weight_gradient(DecompositionContext& e, const std::vector<WindowForm>& windows, Name dy, Name x,
+                     int64_t groups);
 
 }  // namespace ortrain

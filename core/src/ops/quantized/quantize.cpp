@@ -323,7 +323,7 @@ Kernel quantize_kernel(KernelContext& c) {
 // q carries the gradient of the dequantized value, as if q were x.
 void quantize_gradient(GradientContext& g) {
   if (g.needs(1)) g.reject("the gradient of its scale is not supported");
-  std::vector<std::string> inputs = {g.dy(0), g.x(0), g.x(1)};
+  Names inputs = {g.dy(0), g.x(0), g.x(1)};
   if (g.has_x(2)) inputs.push_back(g.x(2));
   Attributes attributes = {{"axis", g.node().int_or("axis", 1)},
                            {"block_size", g.node().int_or("block_size", 0)}};
@@ -600,7 +600,7 @@ void fake_form(DecompositionContext& e) {
 // The scale or zero point (input `i`) for each element of X: one for all, one per index of an axis, or one
 // per block of an axis.
 Expression granular_form(DecompositionContext& e, size_t i) {
-  const std::string value = cast_like(e, e.x(i), e.x(1));
+  const Name value = cast_like(e, e.x(i), e.x(1));
   const auto dims = e.dims(e.x(2));
   if (!dims) e.reject("the rank of its scale is not known");
   if (dims->empty()) return {e, value};
@@ -608,8 +608,8 @@ Expression granular_form(DecompositionContext& e, size_t i) {
   const int64_t axis = normalize_axis(e.node().int_or("axis", 1), rank, e.node().label());
   if (const int64_t block = e.node().int_or("block_size", 0); block != 0) {
     const auto integer = [&](int64_t number) { return e.constant(Tensor::scalar(number)); };
-    const std::string size = e("Gather", {e("Shape", {e.x(1)}), integer(axis)});
-    const std::string places = e("Div", {e("Range", {integer(0), size, integer(1)}), integer(block)});
+    const Name size = e("Gather", {e("Shape", {e.x(1)}), integer(axis)});
+    const Name places = e("Div", {e("Range", {integer(0), size, integer(1)}), integer(block)});
     return {e, e("Gather", {value, places}, {{"axis", axis}})};
   }
   std::vector<int64_t> shape(static_cast<size_t>(rank), 1);
@@ -622,7 +622,7 @@ void quantize_gradient_form(DecompositionContext& e) {
   const Expression dy(e, e.x(0));
   const auto type = static_cast<DType>(e.node().int_or("output_dtype", static_cast<int64_t>(DType::kUInt8)));
   const std::optional<Quantized> range = quantized(type);
-  if (!range) e.reject(concat("it cannot quantize to ", to_string(type)));
+  if (!range) e.reject("it cannot quantize to ", to_string(type));
   const Expression ratio = Expression(e, e.x(1)) / granular_form(e, 2),
                    q = range->floats ? ratio : ratio.call("Round");
   const Expression placed = e.has_x(3) ? q + granular_form(e, 3) : q;

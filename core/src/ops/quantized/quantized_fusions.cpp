@@ -14,20 +14,20 @@ namespace {
 
 // The inputs value, scale and optional zero point that begin at input i, dequantized to floats. Several
 // scales apply along `axis`.
-std::string dequantized(DecompositionContext& e, size_t i, int64_t axis = 1) {
-  std::vector<std::string> inputs = {e.x(i), e.x(i + 1)};
+Name dequantized(DecompositionContext& e, size_t i, int64_t axis = 1) {
+  Names inputs = {e.x(i), e.x(i + 1)};
   if (e.has_x(i + 2)) inputs.push_back(e.x(i + 2));
   return e("DequantizeLinear", inputs, {{"axis", axis}});
 }
 
 // The value quantized by the scale and zero point in inputs i and i + 1, to the element type of that zero
 // point or else of the node's input `like`.
-std::string quantized(DecompositionContext& e, const std::string& value, size_t i, size_t like) {
+Name quantized(DecompositionContext& e, Name value, size_t i, size_t like) {
   if (e.has_x(i + 1)) return e("QuantizeLinear", {value, e.x(i), e.x(i + 1)});
   const DType type = e.dtype(e.x(like));
   if (type == DType::kUndefined)
-    e.reject(concat("the element type of \"", e.x(like),
-                    "\" is not known, and without a zero point it determines the type of the result"));
+    e.reject("the element type of \"", e.x(like),
+             "\" is not known, and without a zero point it determines the type of the result");
   return e("QuantizeLinear", {value, as_scalar(e, e.x(i)), e.constant(Tensor::scalar(type, 0))});
 }
 
@@ -57,7 +57,7 @@ void where(DecompositionContext& e) {
   e.set(0, quantized(e, e("Where", {e.x(0), dequantized(e, 1), dequantized(e, 4)}), 7, 1));
 }
 void concat_all(DecompositionContext& e) {
-  std::vector<std::string> parts;
+  Names parts;
   if (e.node().inputs.size() < 5 || (e.node().inputs.size() - 2) % 3 != 0)
     e.reject("its inputs should be a scale, a zero point, and three inputs for each value, found " +
              std::to_string(e.node().inputs.size()) + " inputs");
@@ -65,8 +65,8 @@ void concat_all(DecompositionContext& e) {
   e.set(0, quantized(e, e("Concat", parts, {{"axis", e.node().int_or("axis", 0)}}), 0, 2));
 }
 void reduce_mean(DecompositionContext& e) {
-  const std::string mean = reduce(e, "ReduceMean", dequantized(e, 0), e.node().ints_or("axes", {}),
-                                  e.node().int_or("keepdims", 1) != 0);
+  const Name mean = reduce(e, "ReduceMean", dequantized(e, 0), e.node().ints_or("axes", {}),
+                           e.node().int_or("keepdims", 1) != 0);
   e.set(0, quantized(e, mean, 3, 0));
 }
 
@@ -79,26 +79,24 @@ Attributes without(const Node& node, const std::string& attribute) {
 
 // Applies f to x. If the channels of x are last, f gets and returns values with channels first.
 template <typename F>
-std::string by_channels(DecompositionContext& e, const std::string& x, F&& f) {
+Name by_channels(DecompositionContext& e, Name x, F&& f) {
   if (e.node().int_or("channels_last", 0) == 0) return f(x);
   return channels_last(e, f(channels_first(e, x)), need_rank(e, x));
 }
 
 void average_pool(DecompositionContext& e) {
-  const std::string y = by_channels(e, dequantized(e, 0), [&](const std::string& x) {
+  const Name y = by_channels(e, dequantized(e, 0), [&](Name x) {
     return e("AveragePool", {x}, without(e.node(), "channels_last"));
   });
   e.set(0, quantized(e, y, 3, 0));
 }
 void global_average_pool(DecompositionContext& e) {
-  const std::string y =
-      by_channels(e, dequantized(e, 0), [&](const std::string& x) { return e("GlobalAveragePool", {x}); });
+  const Name y = by_channels(e, dequantized(e, 0), [&](Name x) { return e("GlobalAveragePool", {x}); });
   e.set(0, quantized(e, y, 3, 0));
 }
 
 // The scale of a bias of 32-bit integers is the product of two scales.
-std::string dequantized_bias(DecompositionContext& e, size_t bias, size_t scale_a, size_t scale_b,
-                             float alpha) {
+Name dequantized_bias(DecompositionContext& e, size_t bias, size_t scale_a, size_t scale_b, float alpha) {
   const Expression step(e, e("Mul", {as_scalar(e, e.x(scale_a)), e.x(scale_b)}));
   const Expression value(e, cast_like(e, e.x(bias), step));
   return alpha == 1 ? value * step : value * step * static_cast<double>(alpha);
@@ -106,9 +104,9 @@ std::string dequantized_bias(DecompositionContext& e, size_t bias, size_t scale_
 
 // One scale for all weights, or one for each output channel.
 void conv(DecompositionContext& e) {
-  const std::string w = dequantized(e, 3, 0);
-  const std::string y = by_channels(e, dequantized(e, 0), [&](const std::string& x) {
-    std::vector<std::string> inputs = {x, w};
+  const Name w = dequantized(e, 3, 0);
+  const Name y = by_channels(e, dequantized(e, 0), [&](Name x) {
+    Names inputs = {x, w};
     if (e.has_x(8)) inputs.push_back(dequantized_bias(e, 8, 1, 4, 1));
     return e("Conv", inputs, without(e.node(), "channels_last"));
   });
@@ -120,16 +118,15 @@ void conv(DecompositionContext& e) {
 void gemm(DecompositionContext& e) {
   const int64_t trans_b = e.node().int_or("transB", 0);
   const float alpha = e.node().float_or("alpha", 1);
-  std::vector<std::string> inputs = {dequantized(e, 0), dequantized(e, 3, trans_b ? 0 : 1)};
+  Names inputs = {dequantized(e, 0), dequantized(e, 3, trans_b ? 0 : 1)};
   if (e.has_x(6)) inputs.push_back(dequantized_bias(e, 6, 1, 4, alpha));
-  const std::string y =
+  const Name y =
       e("Gemm", inputs, {{"transA", e.node().int_or("transA", 0)}, {"transB", trans_b}, {"alpha", alpha}});
   e.set(0, e.has_x(7) ? quantized(e, y, 7, 0) : y);
 }
 
-std::vector<std::string> with_zero_point(DecompositionContext& e, size_t value, size_t scale,
-                                         size_t zero_point) {
-  std::vector<std::string> out = {e.x(value), e.x(scale)};
+Names with_zero_point(DecompositionContext& e, size_t value, size_t scale, size_t zero_point) {
+  Names out = {e.x(value), e.x(scale)};
   if (e.has_x(zero_point)) out.push_back(e.x(zero_point));
   return out;
 }
@@ -137,7 +134,7 @@ std::vector<std::string> with_zero_point(DecompositionContext& e, size_t value, 
 // A is quantized to 8 bits, with the scale and zero point of its range.
 void dynamic_quantize_matmul(DecompositionContext& e) {
   const auto range = e.emit("DynamicQuantizeLinear", {e.x(0)}, 3);
-  const std::string q = e("QuantizeLinear", {e.x(0), range[1], range[2]});
+  const Name q = e("QuantizeLinear", {e.x(0), range[1], range[2]});
   const auto given = [&](size_t i) { return e.has_x(i) ? e.x(i) : ""; };
   e.set(0, e("MatMulIntegerToFloat", {q, e.x(1), range[1], e.x(2), range[2], given(3), given(4)}, {},
              kMicrosoft));
@@ -146,7 +143,7 @@ void dynamic_quantize_matmul(DecompositionContext& e) {
 // EmbedLayerNormalization of tables and affine parameters that are quantized, each with one scale: values in
 // inputs 2 to 6, their scales from input 8 on, their zero points from input 13 on.
 void embed_layer_normalization(DecompositionContext& e) {
-  std::vector<std::string> inputs = {e.x(0), e.has_x(1) ? e.x(1) : ""};
+  Names inputs = {e.x(0), e.has_x(1) ? e.x(1) : ""};
   for (size_t i = 2; i < 7; ++i) {
     const bool here = e.has_x(i);
     inputs.push_back(here ? e("DequantizeLinear", with_zero_point(e, i, i + 6, i + 11)) : "");

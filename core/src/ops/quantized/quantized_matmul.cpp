@@ -306,11 +306,11 @@ Kernel to_float_kernel(KernelContext& c) {
 // The product of the dequantized operands, whose operators have gradients.
 void decompose_to_float(DecompositionContext& e) {
   const auto dequantized = [&](size_t value, size_t scale, size_t zero_point) {
-    std::vector<std::string> inputs = {e.x(value), e.x(scale)};
+    Names inputs = {e.x(value), e.x(scale)};
     if (e.has_x(zero_point)) inputs.push_back(e.x(zero_point));
     return e("DequantizeLinear", inputs, {{"axis", int64_t{-1}}});
   };
-  const std::string y = e("MatMul", {dequantized(0, 2, 4), dequantized(1, 3, 5)});
+  const Name y = e("MatMul", {dequantized(0, 2, 4), dequantized(1, 3, 5)});
   e.set(0, e.has_x(kBias) ? e("Add", {y, e.x(kBias)}) : y);
 }
 

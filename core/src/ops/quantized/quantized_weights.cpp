@@ -183,15 +183,15 @@ Kernel product_kernel(KernelContext& c) {
 void expect_frozen(GradientContext& g, size_t first, size_t last) {
   for (size_t i = first; i <= last; ++i)
     if (g.needs(i))
-      g.reject(concat("its quantized weights cannot be trained, only its other operand can; freeze \"",
-                      g.x(i), "\""));
+      g.reject("its quantized weights cannot be trained, only its other operand can; freeze \"", g.x(i),
+               "\"");
 }
 
 // dA = dY W
 void nbits_gradient(GradientContext& g) {
   expect_frozen(g, 1, 4);
   if (g.needs(0)) {
-    std::vector<std::string> inputs = {g.dy(0)};
+    Names inputs = {g.dy(0)};
     for (size_t i = 1; i < 5; ++i) inputs.push_back(g.has_x(i) ? g.x(i) : "");
     while (inputs.back().empty()) inputs.pop_back();
     g.set(0, g("MatMulNBitsGrad", inputs, g.node().attributes, kMicrosoft));

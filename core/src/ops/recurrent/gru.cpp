@@ -273,9 +273,9 @@ Kernel gradient_kernel(KernelContext& c) {
 }
 
 void gradient(GradientContext& g) {
-  const std::string dy = dy_or_empty(g, 0), dy_h = dy_or_empty(g, 1);
+  const Name dy = dy_or_empty(g, 0), dy_h = dy_or_empty(g, 1);
   g.retype_node("GRUTraining", kMicrosoft);
-  const std::string y = g.want_y(0), kept = g.want_y(2);
+  const Name y = g.want_y(0), kept = g.want_y(2);
   const auto gradients = g.emit(
       "GRUGrad",
       {g.x(0), g.x(1), g.x(2), x_or_empty(g, 3), x_or_empty(g, 4), x_or_empty(g, 5), y, kept, dy, dy_h}, 5,

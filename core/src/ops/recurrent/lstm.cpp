@@ -337,9 +337,9 @@ Kernel gradient_kernel(KernelContext& c) {
 }
 
 void gradient(GradientContext& g) {
-  const std::string dy = dy_or_empty(g, 0), dy_h = dy_or_empty(g, 1), dy_c = dy_or_empty(g, 2);
+  const Name dy = dy_or_empty(g, 0), dy_h = dy_or_empty(g, 1), dy_c = dy_or_empty(g, 2);
   g.retype_node("LSTMTraining", kMicrosoft);
-  std::vector<std::string> inputs = {g.x(0), g.x(1), g.x(2)};
+  Names inputs = {g.x(0), g.x(1), g.x(2)};
   for (const size_t i : {4, 5, 6}) inputs.push_back(x_or_empty(g, i));
   for (const size_t o : {0, 3, 4}) inputs.push_back(g.want_y(o));
   inputs.insert(inputs.end(), {dy, dy_h, dy_c});

@@ -252,7 +252,7 @@ Kernel kernel(KernelContext& c) {
 }
 
 // Weights as floats, transposed to the order of LSTM.
-std::string float_weights(DecompositionContext& e, size_t value, size_t scale) {
+Name float_weights(DecompositionContext& e, size_t value, size_t scale) {
   const bool by_column = need_rank(e, e.x(scale)) > 1;
   const auto wide = [&](const std::string& v) {
     return Expression(e, e.unsqueeze(v, by_column ? std::vector<int64_t>{1} : std::vector<int64_t>{1, 2}));
@@ -265,7 +265,7 @@ std::string float_weights(DecompositionContext& e, size_t value, size_t scale) {
 // The LSTM with weights as floats, from which the gradient is built.
 void decompose(DecompositionContext& e) {
   const auto range = e.emit("DynamicQuantizeLinear", {e.x(0)}, 3);
-  std::vector<std::string> inputs = {
+  Names inputs = {
       e("DequantizeLinear", {e("QuantizeLinear", {e.x(0), range[1], range[2]}), range[1], range[2]}),
       float_weights(e, 1, kScaleW), float_weights(e, 2, kScaleR)};
   for (size_t i = 3; i < 8; ++i) inputs.push_back(e.has_x(i) ? e.x(i) : "");

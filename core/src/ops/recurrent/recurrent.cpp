@@ -404,10 +404,9 @@ void state_in(const Recurrent& r, const T* state, T* held) {
       std::copy_n(state + r.state(d, b), r.hidden, held + (d * r.batch + b) * r.hidden);
 }
 
-std::string x_or_empty(const GradientContext& g, size_t i) { return g.has_x(i) ? g.x(i) : ""; }
-std::string dy_or_empty(const GradientContext& g, size_t o) { return g.node().has_output(o) ? g.dy(o) : ""; }
-void set_gradients(GradientContext& g, std::span<const size_t> of,
-                   const std::vector<std::string>& gradients) {
+Name x_or_empty(const GradientContext& g, size_t i) { return g.has_x(i) ? g.x(i) : ""; }
+Name dy_or_empty(const GradientContext& g, size_t o) { return g.node().has_output(o) ? g.dy(o) : ""; }
+void set_gradients(GradientContext& g, std::span<const size_t> of, const Names& gradients) {
   for (size_t k = 0; k < gradients.size(); ++k)
     if (g.has_x(of[k]) && g.needs(of[k])) g.set(of[k], gradients[k]);
 }

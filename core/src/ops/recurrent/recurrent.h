@@ -231,9 +231,9 @@ template <typename T>
 void state_in(const Recurrent& r, const T* state, T* held);
 
 // For gradient rules: an input or the gradient of an output, empty if the node does not have it.
-std::string x_or_empty(const GradientContext& g, size_t i);
-std::string dy_or_empty(const GradientContext& g, size_t o);
+Name x_or_empty(const GradientContext& g, size_t i);
+Name dy_or_empty(const GradientContext& g, size_t o);
 // Sets the gradients of the inputs `of` that the node has and that need a gradient.
-void set_gradients(GradientContext& g, std::span<const size_t> of, const std::vector<std::string>& gradients);
+void set_gradients(GradientContext& g, std::span<const size_t> of, const Names& gradients);
 
 }  // namespace ortrain

@@ -8,7 +8,7 @@ namespace {
 
 using Kind = ActivationKind;
 
-std::string permuted(DecompositionContext& e, const std::string& value, std::vector<int64_t> order) {
+Name permuted(DecompositionContext& e, Name value, std::vector<int64_t> order) {
   return e("Transpose", {value}, {{"perm", std::move(order)}});
 }
 
@@ -17,11 +17,9 @@ std::string permuted(DecompositionContext& e, const std::string& value, std::vec
 // ---- activations ----
 
 template <typename Writer>
-std::string ActivationForm::apply(Writer& w, const std::string& x) const {
-  const std::string in = clip_ > 0 ? w("Clip", {x, number(-clip_), number(clip_)}) : x;
-  const auto alpha = [&] {
-    return std::pair{std::string("alpha"), Attribute(static_cast<float>(choice_.alpha))};
-  };
+Name ActivationForm::apply(Writer& w, Name x) const {
+  const Name in = clip_ > 0 ? w("Clip", {x, number(-clip_), number(clip_)}) : x;
+  const NewAttribute alpha = {"alpha", static_cast<float>(choice_.alpha)};
   switch (choice_.kind) {
     case Kind::kAffine:
       return w("Add", {w("Mul", {in, number(choice_.alpha)}), number(choice_.beta)});
@@ -30,11 +28,11 @@ std::string ActivationForm::apply(Writer& w, const std::string& x) const {
     case Kind::kLeakyRelu:
     case Kind::kThresholdedRelu:
     case Kind::kElu:
-      return w(std::string(choice_.function), {in}, {alpha()});
+      return w(choice_.function, {in}, {alpha});
     case Kind::kHardSigmoid:
-      return w("HardSigmoid", {in}, {alpha(), {"beta", static_cast<float>(choice_.beta)}});
+      return w("HardSigmoid", {in}, {alpha, {"beta", static_cast<float>(choice_.beta)}});
     default:
-      return w(std::string(choice_.function), {in});
+      return w(choice_.function, {in});
   }
 }
 
@@ -68,8 +66,8 @@ double ActivationForm::value_at(double x) const {
 }
 
 template <typename Writer>
-std::string ActivationForm::unclipped(Writer& w, const std::string& d, const std::string& y) const {
-  const std::string zero = number(0), one = number(1);
+Name ActivationForm::unclipped(Writer& w, Name d, Name y) const {
+  const Name zero = number(0), one = number(1);
   const auto times = [&](const std::string& factor) { return w("Mul", {d, factor}); };
   switch (choice_.kind) {
     case Kind::kAffine:
@@ -84,19 +82,19 @@ std::string ActivationForm::unclipped(Writer& w, const std::string& d, const std
       return times(w("Sub", {one, w("Mul", {y, y})}));
     case Kind::kScaledTanh: {  // alpha beta (1 - (y / alpha)²)
       if (choice_.alpha == 0) return times(zero);
-      const std::string square = w("Mul", {w("Mul", {y, y}), number(choice_.beta / choice_.alpha)});
+      const Name square = w("Mul", {w("Mul", {y, y}), number(choice_.beta / choice_.alpha)});
       return times(w("Sub", {number(choice_.alpha * choice_.beta), square}));
     }
     case Kind::kSigmoid:
       return times(w("Mul", {y, w("Sub", {one, y})}));
     case Kind::kHardSigmoid: {
-      const std::string inside = w("And", {w("Greater", {y, zero}), w("Less", {y, one})});
+      const Name inside = w("And", {w("Greater", {y, zero}), w("Less", {y, one})});
       return w("Where", {inside, times(number(choice_.alpha)), zero});
     }
     case Kind::kElu:
       return w("Where", {w("Less", {y, zero}), times(w("Add", {y, number(choice_.alpha)})), d});
     case Kind::kSoftsign: {
-      const std::string root = w("Sub", {one, w("Abs", {y})});
+      const Name root = w("Sub", {one, w("Abs", {y})});
       return times(w("Mul", {root, root}));
     }
     case Kind::kSoftplus:
@@ -106,21 +104,21 @@ std::string ActivationForm::unclipped(Writer& w, const std::string& d, const std
 }
 
 template <typename Writer>
-std::string ActivationForm::scaled(Writer& w, const std::string& d, const std::string& y) const {
-  const std::string scaled = unclipped(w, d, y);
+Name ActivationForm::scaled(Writer& w, Name d, Name y) const {
+  const Name scaled = unclipped(w, d, y);
   if (clip_ <= 0) return scaled;
   // Runtimes differ in the last digits of a function at the limits.
   const auto [low, high] = std::minmax({value_at(-clip_), value_at(clip_)});
   const double digit = e_->dtype(e_->x(0)) == DType::kDouble ? 1e-15 : 5e-7;
   const double margin = digit * std::max(std::abs(low), std::abs(high));
-  const std::string inside =
+  const Name inside =
       w("And", {w("Greater", {y, number(low + margin)}), w("Less", {y, number(high - margin)})});
   return w("Where", {inside, scaled, number(0)});
 }
 
-template std::string ActivationForm::apply(DecompositionContext&, const std::string&) const;
-template std::string ActivationForm::apply(ScanBody&, const std::string&) const;
-template std::string ActivationForm::scaled(ScanBody&, const std::string&, const std::string&) const;
+template Name ActivationForm::apply(DecompositionContext&, Name) const;
+template Name ActivationForm::apply(ScanBody&, Name) const;
+template Name ActivationForm::scaled(ScanBody&, Name, Name) const;
 
 // ---- the layer ----
 
@@ -135,11 +133,11 @@ RecurrentForm::RecurrentForm(DecompositionContext& e, int64_t gates,
   x_ = swapped(e.x(0));
   one_ = e.scalar_like(x_, 1);
   if (!e.has_x(lengths)) return;
-  const std::string steps = e("Gather", {e("Shape", {x_}), e.constant(Tensor::scalar(int64_t{0}))});
-  const std::string times = e.unsqueeze(
+  const Name steps = e("Gather", {e("Shape", {x_}), e.constant(Tensor::scalar(int64_t{0}))});
+  const Name times = e.unsqueeze(
       e("Range", {e.constant(Tensor::scalar(int64_t{0})), steps, e.constant(Tensor::scalar(int64_t{1}))}),
       {1, 2});
-  const std::string counts =
+  const Name counts =
       e.unsqueeze(e("Cast", {e.x(lengths)}, {{"to", static_cast<int64_t>(DType::kInt64)}}), {0, 2});
   mask_ = e("Less", {times, counts});
   is_last_ = e("Equal", {times, e("Sub", {counts, e.int64s({1})})});
@@ -152,7 +150,7 @@ ActivationForm RecurrentForm::activation(int64_t d, size_t i, bool clipped) cons
 }
 
 Names RecurrentForm::forward(const char* type, size_t outputs) const {
-  Names inputs = e_.node().inputs;
+  Names inputs(e_.node().inputs.begin(), e_.node().inputs.end());
   Attributes attributes = e_.node().attributes;
   attributes.erase("layout");
   inputs[0] = x_;
@@ -165,88 +163,85 @@ Names RecurrentForm::forward(const char* type, size_t outputs) const {
   return y;
 }
 
-std::string RecurrentForm::swapped(const std::string& value) const {
+Name RecurrentForm::swapped(Name value) const {
   return batch_first_ ? permuted(e_, value, {1, 0, 2}) : value;
 }
 
-std::string RecurrentForm::part(const std::string& value, int64_t axis, int64_t d) const {
+Name RecurrentForm::part(Name value, int64_t axis, int64_t d) const {
   if (directions_ == 1) return e_.squeeze(value, {axis});
   return e_("Gather", {value, e_.constant(Tensor::scalar(d))}, {{"axis", axis}});
 }
 
-std::string RecurrentForm::result(const std::string& value, int64_t d) const {
+Name RecurrentForm::result(Name value, int64_t d) const {
   return swapped(part(value, batch_first_ ? 2 : 1, d));
 }
 
-std::string RecurrentForm::result_or_zeros(size_t i, int64_t d, const std::string& like) const {
+Name RecurrentForm::result_or_zeros(size_t i, int64_t d, Name like) const {
   return e_.has_x(i) ? result(e_.x(i), d) : zeros_like(like);
 }
 
-std::string RecurrentForm::state(size_t i, int64_t d, const std::string& like) const {
+Name RecurrentForm::state(size_t i, int64_t d, Name like) const {
   return e_.has_x(i) ? part(e_.x(i), batch_first_ ? 1 : 0, d) : zeros_like(like);
 }
 
 // One direction keeps [T, 1, B, n], two keep [2, T, B, n]; with the batch first, [B, 1, T, n] and [2, B, T,
 // n].
-std::string RecurrentForm::kept(const std::string& value, int64_t d) const {
+Name RecurrentForm::kept(Name value, int64_t d) const {
   return swapped(part(value, directions_ == 1 ? 1 : 0, d));
 }
 
-std::string RecurrentForm::joined_kept(const Names& parts) const {
+Name RecurrentForm::joined_kept(const Names& parts) const {
   if (directions_ == 1) return e_.unsqueeze(swapped(parts[0]), {1});
   Names all;
-  for (const std::string& value : parts) all.push_back(swapped(value));
+  for (const Name value : parts) all.push_back(swapped(value));
   return joined(all);
 }
 
-std::string RecurrentForm::joined(const Names& parts) const {
+Name RecurrentForm::joined(const Names& parts) const {
   Names raised;
-  for (const std::string& value : parts) raised.push_back(e_.unsqueeze(value, {0}));
+  for (const Name value : parts) raised.push_back(e_.unsqueeze(value, {0}));
   return raised.size() == 1 ? raised[0] : e_("Concat", raised, {{"axis", int64_t{0}}});
 }
 
-std::string RecurrentForm::transposed(const std::string& matrix) const {
-  return permuted(e_, matrix, {1, 0});
-}
+Name RecurrentForm::transposed(Name matrix) const { return permuted(e_, matrix, {1, 0}); }
 
-std::string RecurrentForm::gates(const std::string& value, int64_t first, int64_t last) const {
+Name RecurrentForm::gates(Name value, int64_t first, int64_t last) const {
   return e_("Slice", {value, e_.int64s({first * hidden_}), e_.int64s({last * hidden_}), e_.int64s({-1})});
 }
 
-std::string RecurrentForm::rows(const std::string& value, int64_t first, int64_t last) const {
+Name RecurrentForm::rows(Name value, int64_t first, int64_t last) const {
   return e_("Slice", {value, e_.int64s({first}), e_.int64s({last}), e_.int64s({0})});
 }
 
-std::string RecurrentForm::zeros_like(const std::string& value) const {
+Name RecurrentForm::zeros_like(Name value) const {
   return e_("Expand", {e_.scalar_like(e_.x(0), 0), e_("Shape", {value})});
 }
 
-std::string RecurrentForm::previous(const std::string& values, const std::string& initial, int64_t d) const {
-  const std::string first = e_.unsqueeze(initial, {0});
+Name RecurrentForm::previous(Name values, Name initial, int64_t d) const {
+  const Name first = e_.unsqueeze(initial, {0});
   if (!backward(d)) return e_("Concat", {first, rows(values, 0, -1)}, {{"axis", int64_t{0}}});
-  const std::string later = e_("Concat", {rows(values, 1, INT64_MAX), first}, {{"axis", int64_t{0}}});
+  const Name later = e_("Concat", {rows(values, 1, INT64_MAX), first}, {{"axis", int64_t{0}}});
   return is_last_.empty() ? later : e_("Where", {is_last_, first, later});
 }
 
-std::string RecurrentForm::bias(int64_t d, int64_t first, int64_t last, bool recurrent) const {
+Name RecurrentForm::bias(int64_t d, int64_t first, int64_t last, bool recurrent) const {
   const int64_t from = recurrent ? gates_ : 0;
   return rows(part(e_.x(3), 0, d), (from + first) * hidden_, (from + last) * hidden_);
 }
 
-std::string RecurrentForm::arguments(int64_t d, const std::string& h, int64_t first, int64_t last,
-                                     bool recurrent_bias) const {
+Name RecurrentForm::arguments(int64_t d, Name h, int64_t first, int64_t last, bool recurrent_bias) const {
   const auto part_of = [&](size_t i) {
     return transposed(rows(weights(i, d), first * hidden_, last * hidden_));
   };
-  std::string sum = e_("MatMul", {x_, part_of(1)});
+  Name sum = e_("MatMul", {x_, part_of(1)});
   if (!h.empty()) sum = e_("Add", {sum, e_("MatMul", {h, part_of(2)})});
   if (!e_.has_x(3)) return sum;
-  std::string constant = bias(d, first, last, false);
+  Name constant = bias(d, first, last, false);
   if (recurrent_bias) constant = e_("Add", {constant, bias(d, first, last, true)});
   return e_("Add", {sum, constant});
 }
 
-std::string RecurrentForm::product_of_rows(const std::string& a, const std::string& b) const {
+Name RecurrentForm::product_of_rows(Name a, Name b) const {
   return e_("Gemm", {flat(a), flat(b)}, {{"transA", int64_t{1}}});
 }
 
@@ -263,14 +258,13 @@ Names RecurrentForm::scan(const ScanBody& body, const Names& states, const Names
 
 // ---- the gradients of the weights ----
 
-void WeightGradients::add(int64_t d, const std::string& of_w, const std::string& of_r,
-                          const std::string& r_gradient, const std::string& initial_gradient) {
+void WeightGradients::add(int64_t d, Name of_w, Name of_r, Name r_gradient, Name initial_gradient) {
   DecompositionContext& e = layer.e_;
-  const std::string through = e("MatMul", {of_w, layer.weights(1, d)});
+  const Name through = e("MatMul", {of_w, layer.weights(1, d)});
   x = x.empty() ? through : e("Add", {x, through});
   w.push_back(layer.product_of_rows(of_w, layer.x()));
   r.push_back(r_gradient);
-  const std::string sum = e.reduce_sum(of_w, {0, 1}, false);
+  const Name sum = e.reduce_sum(of_w, {0, 1}, false);
   b.push_back(
       e("Concat", {sum, of_r == of_w ? sum : e.reduce_sum(of_r, {0, 1}, false)}, {{"axis", int64_t{0}}}));
   initial.push_back(initial_gradient);

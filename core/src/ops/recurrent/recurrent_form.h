@@ -22,15 +22,15 @@ class ActivationForm {
 
   // f(clip(x)); `w` is the graph, or the body of a Scan.
   template <typename Writer>
-  std::string apply(Writer& w, const std::string& x) const;
+  Name apply(Writer& w, Name x) const;
   // d f'(x) where y = f(clip(x)).
   template <typename Writer>
-  std::string scaled(Writer& w, const std::string& d, const std::string& y) const;
+  Name scaled(Writer& w, Name d, Name y) const;
 
  private:
-  std::string number(double value) const { return e_->scalar_like(e_->x(0), value); }
+  Name number(double value) const { return e_->scalar_like(e_->x(0), value); }
   template <typename Writer>
-  std::string unclipped(Writer& w, const std::string& d, const std::string& y) const;
+  Name unclipped(Writer& w, Name d, Name y) const;
   double value_at(double x) const;
 
   DecompositionContext* e_;
@@ -55,40 +55,39 @@ class RecurrentForm {
   const std::string& x() const { return x_; }        // [T, B, I]
   const std::string& one() const { return one_; }    // 1 of the layer's type
   const std::string& mask() const { return mask_; }  // [T, B, 1], empty without lengths
-  std::string weights(size_t i, int64_t d) const { return part(e_.x(i), 0, d); }
+  Name weights(size_t i, int64_t d) const { return part(e_.x(i), 0, d); }
 
   // The forward node, with its results in the layout of the layer.
   Names forward(const char* type, size_t outputs) const;
 
   // The part [T, B, H] of one direction of a result [T, D, B, H].
-  std::string result(const std::string& value, int64_t d) const;
-  std::string result_or_zeros(size_t i, int64_t d, const std::string& like) const;
+  Name result(Name value, int64_t d) const;
+  Name result_or_zeros(size_t i, int64_t d, Name like) const;
   // The part [B, H] of one direction of the state at input `i`; zeros if the node does not have the input.
-  std::string state(size_t i, int64_t d, const std::string& like) const;
+  Name state(size_t i, int64_t d, Name like) const;
   // Values that the forward pass keeps, [T, B, n] for each direction: kept() takes the part of one direction,
   // joined_kept() joins the parts of all directions.
-  std::string kept(const std::string& value, int64_t d) const;
-  std::string joined_kept(const Names& parts) const;
+  Name kept(Name value, int64_t d) const;
+  Name joined_kept(const Names& parts) const;
   // Parts of all directions along a new first axis.
-  std::string joined(const Names& parts) const;
+  Name joined(const Names& parts) const;
   // Converts a sequence [T, B, I] or a state [D, B, H] to the layout of the layer.
-  std::string swapped(const std::string& value) const;
+  Name swapped(Name value) const;
 
-  std::string transposed(const std::string& matrix) const;
+  Name transposed(Name matrix) const;
   // The elements [first, last) of the last axis, in units of the hidden size.
-  std::string gates(const std::string& value, int64_t first, int64_t last) const;
-  std::string rows(const std::string& value, int64_t first, int64_t last) const;
-  std::string zeros_like(const std::string& value) const;
+  Name gates(Name value, int64_t first, int64_t last) const;
+  Name rows(Name value, int64_t first, int64_t last) const;
+  Name zeros_like(Name value) const;
   // The values [T, B, H] one step before, which begin with `initial` [B, H].
-  std::string previous(const std::string& values, const std::string& initial, int64_t d) const;
-  std::string one_step(const std::string& values) const { return e_.squeeze(rows(values, 0, 1), {0}); }
+  Name previous(Name values, Name initial, int64_t d) const;
+  Name one_step(Name values) const { return e_.squeeze(rows(values, 0, 1), {0}); }
   // The part of the bias that belongs to W or, if `recurrent`, to R.
-  std::string bias(int64_t d, int64_t first, int64_t last, bool recurrent) const;
+  Name bias(int64_t d, int64_t first, int64_t last, bool recurrent) const;
   // X Wᵀ + H Rᵀ + bias for the gates [first, last) of all steps; without H, H Rᵀ is left out.
-  std::string arguments(int64_t d, const std::string& h, int64_t first, int64_t last,
-                        bool recurrent_bias = true) const;
+  Name arguments(int64_t d, Name h, int64_t first, int64_t last, bool recurrent_bias = true) const;
   // `a` and `b` are [T, B, n]: aᵀ b over all steps and samples.
-  std::string product_of_rows(const std::string& a, const std::string& b) const;
+  Name product_of_rows(Name a, Name b) const;
 
   // Runs a body over the steps. The inputs of the body are the states, then the sequences.
   Names scan(const ScanBody& body, const Names& states, const Names& sequences, bool from_end,
@@ -97,24 +96,23 @@ class RecurrentForm {
   DecompositionContext& e_;
 
  private:
-  std::string part(const std::string& value, int64_t axis, int64_t d) const;
-  std::string flat(const std::string& value) const { return e_("Flatten", {value}, {{"axis", int64_t{2}}}); }
+  Name part(Name value, int64_t axis, int64_t d) const;
+  Name flat(Name value) const { return e_("Flatten", {value}, {{"axis", int64_t{2}}}); }
 
   int64_t gates_, directions_ = 1, hidden_ = 1;
   bool batch_first_;
   std::vector<ActivationChoice> activations_;
-  std::string x_, one_, mask_, is_last_;  // is_last_: at the last step of each sample
+  Name x_, one_, mask_, is_last_;  // is_last_: at the last step of each sample
 };
 
 // The gradients of the weights, sums over all steps and samples.
 struct WeightGradients {
   const RecurrentForm& layer;
   Names w, r, b, initial;
-  std::string x;
+  Name x;
 
   // `of_w` and `of_r` are the gradients of X Wᵀ and H Rᵀ, the parts of W and R in the gates.
-  void add(int64_t d, const std::string& of_w, const std::string& of_r, const std::string& r_gradient,
-           const std::string& initial_gradient);
+  void add(int64_t d, Name of_w, Name of_r, Name r_gradient, Name initial_gradient);
   void set() const;
 };
 

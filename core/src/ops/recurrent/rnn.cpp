@@ -136,7 +136,7 @@ Kernel gradient_kernel(KernelContext& c) {
 }
 
 void gradient(GradientContext& g) {
-  const std::string dy = dy_or_empty(g, 0), dy_h = dy_or_empty(g, 1);
+  const Name dy = dy_or_empty(g, 0), dy_h = dy_or_empty(g, 1);
   const auto gradients =
       g.emit("RNNGrad", {g.x(0), g.x(1), g.x(2), x_or_empty(g, 4), x_or_empty(g, 5), g.want_y(0), dy, dy_h},
              5, g.node().attributes, kMicrosoft);

@@ -10,12 +10,12 @@ void grad_form(DecompositionContext& e) {
   const RecurrentForm layer(e, 1, kActivations, 3);
   WeightGradients gradients{layer, {}, {}, {}, {}, ""};
   for (int64_t d = 0; d < layer.directions(); ++d) {
-    const std::string h = layer.result(e.x(5), d), like = layer.one_step(h);
-    const std::string before = layer.previous(h, layer.state(4, d, like), d);
+    const Name h = layer.result(e.x(5), d), like = layer.one_step(h);
+    const Name before = layer.previous(h, layer.state(4, d, like), d);
     ScanBody body(e, concat(e.y(0).empty() ? e.x(0) : e.y(0), "/steps/", d));
-    const std::string dh = body.input(), dy = body.input(), y = body.input(),
-                      mask = layer.mask().empty() ? "" : body.input_bool();
-    const std::string change =
+    const Name dh = body.input(), dy = body.input(), y = body.input(),
+               mask = layer.mask().empty() ? "" : body.input_bool();
+    const Name change =
         body.where(mask, layer.activation(d, 0).scaled(body, body.add(dh, dy), y), e.scalar_like(e.x(0), 0));
     body.output(body.where(mask, body("MatMul", {change, layer.weights(2, d)}), dh));
     body.output(change);

@@ -164,14 +164,14 @@ Kernel kernel(KernelContext& c) {
 void gradient(GradientContext& g) {
   Attributes attributes = g.node().attributes;
   if (!g.has_x(2)) attributes.emplace("axis", int64_t{g.opset() < since::kDftAxisAsInput ? 1 : -2});
-  std::vector<std::string> inputs = {g.dy(0), shape_of(g, g.x(0))};
+  Names inputs = {g.dy(0), shape_of(g, g.x(0))};
   for (size_t i = 1; i < g.node().inputs.size(); ++i) inputs.push_back(g.x(i));
   g.set(0, g("DFTGrad", inputs, attributes, kMicrosoft));
 }
 
 // The adjoint of the adjoint.
 void grad_gradient(GradientContext& g) {
-  std::vector<std::string> inputs = {g.dy(0)};
+  Names inputs = {g.dy(0)};
   for (size_t i = 2; i < g.node().inputs.size(); ++i) inputs.push_back(g.x(i));
   g.set(0, g("DFT", inputs, g.node().attributes));
 }
@@ -204,8 +204,8 @@ class AdjointForm {
   }
 
   void write() {
-    const std::string count = cast_like(e_, length_, e_.x(0));
-    std::string dx;
+    const Name count = cast_like(e_, length_, e_.x(0));
+    Name dx;
     if (inverse_) {
       dx = e_("Div", {transform(0, onesided()), count});
       if (onesided()) dx = e_("Mul", {dx, one_sided_weights(dx)});
@@ -213,16 +213,16 @@ class AdjointForm {
       dx = e_("Mul", {transform(1, false), count});
     }
     if (e_.has_x(2)) dx = fitted(dx);
-    const std::string parts = e_("Gather", {shape_, e_.int64s({rank_ - 1})});
+    const Name parts = e_("Gather", {shape_, e_.int64s({rank_ - 1})});
     e_.set(0, e_("Slice", {dx, e_.int64s({0}), parts, e_.int64s({rank_ - 1})}));
   }
 
  private:
   bool onesided() const { return e_.node().int_or("onesided", 0) != 0; }
-  std::string integer(int64_t value) const { return e_.constant(Tensor::scalar(value)); }
+  Name integer(int64_t value) const { return e_.constant(Tensor::scalar(value)); }
 
-  std::string transform(int64_t inverse, bool onesided) const {
-    std::vector<std::string> inputs = {e_.x(0), length_};
+  Name transform(int64_t inverse, bool onesided) const {
+    Names inputs = {e_.x(0), length_};
     Attributes attributes = {{"inverse", inverse}, {"onesided", static_cast<int64_t>(onesided)}};
     if (e_.opset() < since::kDftAxisAsInput)
       attributes.emplace("axis", axis_);
@@ -232,35 +232,35 @@ class AdjointForm {
   }
 
   // 2 for each frequency and part, except where the frequency is its own conjugate: 1 and 0.
-  std::string one_sided_weights(const std::string& like) const {
-    const std::string last = e_("Div", {length_, integer(2)}),
-                      places = e_("Range", {integer(0), e_("Add", {last, integer(1)}), integer(1)});
-    const std::string real = e_(
+  Name one_sided_weights(Name like) const {
+    const Name last = e_("Div", {length_, integer(2)}),
+               places = e_("Range", {integer(0), e_("Add", {last, integer(1)}), integer(1)});
+    const Name real = e_(
         "Or", {e_("Equal", {places, integer(0)}), e_("Equal", {e_("Mul", {places, integer(2)}), length_})});
     const auto weights = [&](double own_conjugate) {
       return e_.unsqueeze(e_("Where", {real, e_.scalar_like(like, own_conjugate), e_.scalar_like(like, 2)}),
                           {1});
     };
-    const std::string both = e_("Concat", {weights(1), weights(0)}, {{"axis", int64_t{1}}});
+    const Name both = e_("Concat", {weights(1), weights(0)}, {{"axis", int64_t{1}}});
     std::vector<int64_t> between;  // axes between the axis of the transform and the last
     for (int64_t i = axis_ + 1; i < rank_ - 1; ++i) between.push_back(i - axis_);
     return between.empty() ? both : e_.unsqueeze(both, between);
   }
 
   // Truncated, or padded with zeros, to the length of the signal.
-  std::string fitted(const std::string& value) const {
-    const std::string along = e_.int64s({axis_}), wanted = e_("Reshape", {signal_, e_.int64s({1})});
-    const std::string cut = e_("Slice", {value, e_.int64s({0}), wanted, along});
-    const std::string found = e_("Gather", {e_("Shape", {cut}), along});
-    const std::string front = e_.int64s(std::vector<int64_t>(static_cast<size_t>(rank_ + axis_), 0)),
-                      back = e_.int64s(std::vector<int64_t>(static_cast<size_t>(rank_ - 1 - axis_), 0));
-    const std::string pads = e_("Concat", {front, e_("Sub", {wanted, found}), back}, {{"axis", int64_t{0}}});
+  Name fitted(Name value) const {
+    const Name along = e_.int64s({axis_}), wanted = e_("Reshape", {signal_, e_.int64s({1})});
+    const Name cut = e_("Slice", {value, e_.int64s({0}), wanted, along});
+    const Name found = e_("Gather", {e_("Shape", {cut}), along});
+    const Name front = e_.int64s(std::vector<int64_t>(static_cast<size_t>(rank_ + axis_), 0)),
+               back = e_.int64s(std::vector<int64_t>(static_cast<size_t>(rank_ - 1 - axis_), 0));
+    const Name pads = e_("Concat", {front, e_("Sub", {wanted, found}), back}, {{"axis", int64_t{0}}});
     return e_("Pad", {cut, pads});
   }
 
   DecompositionContext& e_;
   int64_t rank_, axis_;
-  std::string shape_, signal_, length_;  // shape of X; length of X along the axis; length of the transform
+  Name shape_, signal_, length_;  // shape of X; length of X along the axis; length of the transform
   bool inverse_;
 };
 

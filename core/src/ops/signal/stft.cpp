@@ -163,7 +163,7 @@ Kernel grad_kernel(KernelContext& c) {
 }
 
 void gradient(GradientContext& g) {
-  std::vector<std::string> inputs = {g.dy(0)};
+  Names inputs = {g.dy(0)};
   for (size_t i = 0; i < g.node().inputs.size(); ++i) inputs.push_back(g.x(i));
   const bool window = g.has_x(2) && g.needs(2);
   const auto d = g.emit("STFTGrad", inputs, window ? 2 : 1, g.node().attributes, kMicrosoft);
@@ -176,16 +176,15 @@ void gradient(GradientContext& g) {
 // dsignal with v in place of w, and the gradient of the window is dwindow with u in place of x.
 void grad_gradient(GradientContext& g) {
   const auto with = [&](const std::string& dy, const std::string& signal, const std::string& window) {
-    std::vector<std::string> inputs = {signal, g.x(2), window};
+    Names inputs = {signal, g.x(2), window};
     if (!dy.empty()) inputs.insert(inputs.begin(), dy);
     if (g.has_x(4)) inputs.push_back(g.x(4));
     while (inputs.back().empty()) inputs.pop_back();
     return inputs;
   };
-  const std::string window = g.has_x(3) ? g.x(3) : "", u = g.dy(0),
-                    v = g.node().outputs.size() > 1 ? g.dy(1) : "";
+  const Name window = g.has_x(3) ? g.x(3) : "", u = g.dy(0), v = g.node().outputs.size() > 1 ? g.dy(1) : "";
   const Attributes& attributes = g.node().attributes;
-  std::vector<std::string> of_dy;
+  Names of_dy;
   if (!u.empty()) of_dy.push_back(g("STFT", with("", u, window), attributes));
   if (!v.empty()) of_dy.push_back(g("STFT", with("", g.x(1), v), attributes));
   if (g.needs(0) && !of_dy.empty()) g.set(0, of_dy.size() == 1 ? of_dy[0] : g("Add", of_dy));
@@ -236,7 +235,7 @@ class AdjointForm {
  private:
   int64_t number(size_t i, const char* what) const {
     const Tensor* given = e_.constant_value(e_.x(i));
-    if (!given) e_.reject(concat(what, " is not a constant"));
+    if (!given) e_.reject(what, " is not a constant");
     return given->to_int64().at(0);
   }
 
@@ -256,34 +255,32 @@ class AdjointForm {
     return made;
   }
 
-  std::string of_signal() const {
-    std::string weights = waves_;
+  Name of_signal() const {
+    Name weights = waves_;
     if (e_.has_x(3)) {
-      const std::string length = e_("Shape", {e_.x(3)});
-      const std::string pads =
+      const Name length = e_("Shape", {e_.x(3)});
+      const Name pads =
           e_("Concat", {e_.int64s({0}), e_("Sub", {e_.int64s({n_}), length})}, {{"axis", int64_t{0}}});
       weights = e_("Mul", {waves_, e_("Pad", {e_.x(3), pads})});
     }
-    const std::string dx = e_("ConvTranspose", {dy_, weights}, {{"strides", std::vector<int64_t>{step_}}});
-    const std::string shape = e_("Shape", {e_.x(1)});
-    const std::string rest =
+    const Name dx = e_("ConvTranspose", {dy_, weights}, {{"strides", std::vector<int64_t>{step_}}});
+    const Name shape = e_("Shape", {e_.x(1)});
+    const Name rest =
         e_("Sub", {e_("Gather", {shape, e_.int64s({1})}), e_("Gather", {e_("Shape", {dx}), e_.int64s({2})})});
-    const std::string padded =
+    const Name padded =
         e_("Pad", {dx, e_("Concat", {e_.int64s({0, 0, 0, 0, 0}), rest}, {{"axis", int64_t{0}}})});
     if (parts_ == 1) return e_("Reshape", {padded, shape});
     return e_("Transpose", {padded}, {{"perm", std::vector<int64_t>{0, 2, 1}}});
   }
 
-  std::string of_window() const {
-    const std::string signal = rank_ == 2
-                                   ? e_.unsqueeze(e_.x(1), {0})
+  Name of_window() const {
+    const Name signal = rank_ == 2 ? e_.unsqueeze(e_.x(1), {0})
                                    : e_("Transpose", {e_.x(1)}, {{"perm", std::vector<int64_t>{2, 0, 1}}});
-    const std::string filters = e_("Transpose", {dy_}, {{"perm", std::vector<int64_t>{1, 0, 2}}});
-    const std::string of_weights =
-        e_("Conv", {signal, filters}, {{"dilations", std::vector<int64_t>{step_}}});
-    const std::string cut = e_("Slice", {of_weights, e_.int64s({0}), e_.int64s({n_}), e_.int64s({2})});
-    const std::string waves = e_("Transpose", {waves_}, {{"perm", std::vector<int64_t>{1, 0, 2}}});
-    const std::string sums = e_.reduce_sum(e_("Mul", {cut, waves}), {0, 1}, false);
+    const Name filters = e_("Transpose", {dy_}, {{"perm", std::vector<int64_t>{1, 0, 2}}});
+    const Name of_weights = e_("Conv", {signal, filters}, {{"dilations", std::vector<int64_t>{step_}}});
+    const Name cut = e_("Slice", {of_weights, e_.int64s({0}), e_.int64s({n_}), e_.int64s({2})});
+    const Name waves = e_("Transpose", {waves_}, {{"perm", std::vector<int64_t>{1, 0, 2}}});
+    const Name sums = e_.reduce_sum(e_("Mul", {cut, waves}), {0, 1}, false);
     return e_("Slice", {sums, e_.int64s({0}), e_("Shape", {e_.x(3)}), e_.int64s({0})});
   }
 

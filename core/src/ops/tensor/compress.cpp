@@ -51,14 +51,14 @@ void run(DynamicContext& c) {
 }
 
 void gradient(GradientContext& g) {
-  const std::string chosen = g.squeeze(g("NonZero", {g.x(1)}), {0});
+  const Name chosen = g.squeeze(g("NonZero", {g.x(1)}), {0});
   if (g.node().has("axis")) {
     g.set(0, g("GatherGrad", {shape_of(g, g.x(0)), chosen, g.dy(0)}, {{"axis", g.node().int_or("axis", 0)}},
                kMicrosoft));
     return;
   }
-  const std::string size = g("Reshape", {g("Size", {g.x(0)}), g.int64s({1})});
-  const std::string flat = g("GatherGrad", {size, chosen, g.dy(0)}, {{"axis", int64_t{0}}}, kMicrosoft);
+  const Name size = g("Reshape", {g("Size", {g.x(0)}), g.int64s({1})});
+  const Name flat = g("GatherGrad", {size, chosen, g.dy(0)}, {{"axis", int64_t{0}}}, kMicrosoft);
   g.set(0, reshape_like(g, flat, g.x(0)));
 }
 

@@ -79,7 +79,7 @@ void gradient(GradientContext& g) {
       const int64_t at = normalize_axis(axis, static_cast<int64_t>(dims->size()), g.node().label());
       if (const Dim& dim = (*dims)[static_cast<size_t>(at)]; dim.known()) lengths.push_back(dim.value);
     }
-  std::vector<std::string> pieces;
+  Names pieces;
   if (lengths.size() == count && g.opset() >= since::kAxesAsInput) {
     pieces = g.emit("Split", {g.dy(0), g.int64s(lengths)}, count, {{"axis", axis}});
   } else if (lengths.size() == count) {
@@ -109,7 +109,7 @@ void training_form(DecompositionContext& e) {
   const int64_t axis = e.node().int_or("axis", 1);
   e.set(0, e("Concat", e.node().inputs, {{"axis", axis}}));
   if (!e.has_y(1)) return;
-  std::vector<std::string> lengths;
+  Names lengths;
   for (const std::string& x : e.node().inputs)
     lengths.push_back(dims_of(e, x, axis, axis == -1 ? kToTheLast : axis + 1));
   e.set(1, e("Concat", lengths, {{"axis", int64_t{0}}}));

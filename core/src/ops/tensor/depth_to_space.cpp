@@ -54,7 +54,7 @@ Kernel depth_to_space_kernel(KernelContext& c) {
 // SpaceToDepth leaves channels in DCR order (older opsets have no other order); mode CRD reorders them.
 void depth_to_space_gradient(GradientContext& g) {
   const int64_t b = block_of(g.node());
-  const std::string dcr = g("SpaceToDepth", {g.dy(0)}, {{"blocksize", b}});
+  const Name dcr = g("SpaceToDepth", {g.dy(0)}, {{"blocksize", b}});
   if (!is_crd(g.node())) return g.set(0, dcr);
   const auto dims = g.dims(g.x(0));
   if (!dims || dims->size() != 4 || !(*dims)[1].known())

@@ -74,9 +74,9 @@ void tile_gradient(GradientContext& g) {
   if (*rank == 0) return g.set(0, g.dy(0));
   std::vector<int64_t> repetitions;
   for (int64_t i = 0; i < *rank; ++i) repetitions.push_back(2 * i);
-  const std::string pairs =
+  const Name pairs =
       g("Concat", {g.unsqueeze(g.x(1), {1}), g.unsqueeze(shape_of(g, g.x(0)), {1})}, {{"axis", int64_t{1}}});
-  const std::string apart = reshape_to(g, g.dy(0), g("Reshape", {pairs, g.int64s({2 * *rank})}));
+  const Name apart = reshape_to(g, g.dy(0), g("Reshape", {pairs, g.int64s({2 * *rank})}));
   g.set(0, g.reduce_sum(apart, repetitions, false));
 }
 

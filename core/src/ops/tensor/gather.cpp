@@ -98,10 +98,10 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 // GatherGrad with operators of ONNX: dY's slices are added to zeros, as rows of a matrix, so the gathered
 // axis is moved to the front.
 void gather_grad_form(DecompositionContext& e) {
-  const std::string& dy = e.x(2);
+  const Name dy = e.x(2);
   const auto sums = [&](const std::string& shape, const std::string& updates) {
-    const std::string count = e("Slice", {shape, e.int64s({0}), e.int64s({1}), e.int64s({0})});
-    const std::string rows = row_sums(e, count, product_of_dims(e, shape, 1, INT64_MAX), e.x(1), updates);
+    const Name count = e("Slice", {shape, e.int64s({0}), e.int64s({1}), e.int64s({0})});
+    const Name rows = row_sums(e, count, product_of_dims(e, shape, 1, INT64_MAX), e.x(1), updates);
     return e("Reshape", {rows, shape});
   };
   if (e.node().int_or("axis", 0) == 0) return e.set(0, sums(e.x(0), dy));
@@ -114,8 +114,8 @@ void gather_grad_form(DecompositionContext& e) {
   std::iota(order.begin(), order.end(), 0);
   std::rotate(order.begin(), order.begin() + axis, order.begin() + axis + 1);
   for (size_t i = 0; i < order.size(); ++i) back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
-  const std::string updates = e("Transpose", {dy}, {{"perm", to_front}});
-  const std::string shape = e("Gather", {e.x(0), e.int64s(order)});
+  const Name updates = e("Transpose", {dy}, {{"perm", to_front}});
+  const Name shape = e("Gather", {e.x(0), e.int64s(order)});
   e.set(0, e("Transpose", {sums(shape, updates)}, {{"perm", back}}));
 }
 ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "GatherGrad", {gather_grad_form});

@@ -76,14 +76,13 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 
 // The positions to which tuples of indices [..., k] refer, if the first k axes of a shape are merged into one
 // axis.
-std::string places_of(DecompositionContext& e, const std::string& indices, const std::string& shape,
-                      int64_t k) {
-  const std::string sizes = e("Slice", {shape, e.int64s({0}), e.int64s({k}), e.int64s({0})});
+Name places_of(DecompositionContext& e, Name indices, Name shape, int64_t k) {
+  const Name sizes = e("Slice", {shape, e.int64s({0}), e.int64s({k}), e.int64s({0})});
   const Expression given(e, indices);
   const Expression from_front = (given < 0).choose(Expression(e, e("Add", {indices, sizes})), given);
-  std::vector<std::string> steps;
+  Names steps;
   for (int64_t i = 0; i < k; ++i) steps.push_back(product_of_dims(e, shape, i + 1, k));
-  const std::string step = steps.empty() ? e.int64s({}) : e("Concat", steps, {{"axis", int64_t{0}}});
+  const Name step = steps.empty() ? e.int64s({}) : e("Concat", steps, {{"axis", int64_t{0}}});
   return e.reduce_sum(e("Mul", {from_front, step}), {-1}, false);
 }
 
@@ -92,39 +91,37 @@ std::string places_of(DecompositionContext& e, const std::string& indices, const
 void gather_grad_form(DecompositionContext& e) {
   const Expression update(e, e.x(2));
   const int64_t batch_dims = e.node().int_or("batch_dims", 0);
-  std::string shape = e.x(0), indices = e.x(1), updates = update;
+  Name shape = e.x(0), indices = e.x(1), updates = update;
   if (e.dtype(indices) != DType::kInt64)
     indices = e("Cast", {indices}, {{"to", static_cast<int64_t>(DType::kInt64)}});
   if (batch_dims > 0) {
     const int64_t rank = need_rank(e, indices), rest = rank - batch_dims;  // with the axis of the tuples
-    const std::string minus = e.int64s({-1}), last = e.int64s({INT64_MAX}), axis = e.int64s({0});
-    const auto joined = [&](const std::string& dims) {
-      const std::string batch = e("ReduceProd", {e("Slice", {dims, axis, e.int64s({batch_dims}), axis})},
-                                  {{"keepdims", int64_t{1}}});
+    const Name last = e.int64s({INT64_MAX}), axis = e.int64s({0});
+    const auto joined = [&](Name dims) {
+      const Name batch = e("ReduceProd", {e("Slice", {dims, axis, e.int64s({batch_dims}), axis})},
+                           {{"keepdims", int64_t{1}}});
       return e("Concat", {batch, e("Slice", {dims, e.int64s({batch_dims}), last, axis})},
                {{"axis", int64_t{0}}});
     };
     shape = joined(shape);
     updates = reshape_to(e, updates, joined(e("Shape", {updates})));
     indices = reshape_to(e, indices, joined(e("Shape", {indices})));
-    const std::string batch = as_scalar(e, e("Slice", {shape, axis, e.int64s({1}), axis}));
+    const Name batch = as_scalar(e, e("Slice", {shape, axis, e.int64s({1}), axis}));
     std::vector<int64_t> column(static_cast<size_t>(rest) + 1, 1);
     column[0] = -1;
-    const std::string numbers = e(
+    const Name numbers = e(
         "Reshape",
         {e("Range", {e.constant(Tensor::scalar(int64_t{0})), batch, e.constant(Tensor::scalar(int64_t{1}))}),
          e.int64s(column)});
-    const std::string of_tuples =
-        e("Concat", {dims_of(e, indices, 0, rest), e.int64s({1})}, {{"axis", int64_t{0}}});
+    const Name of_tuples = e("Concat", {dims_of(e, indices, 0, rest), e.int64s({1})}, {{"axis", int64_t{0}}});
     indices = e("Concat", {e("Expand", {numbers, of_tuples}), indices}, {{"axis", int64_t{-1}}});
   }
   const auto of_indices = e.dims(e.x(1));
   if (!of_indices || of_indices->empty() || !of_indices->back().known())
     e.reject("the number of indices in a tuple is not known");
   const int64_t k = of_indices->back().value + (batch_dims > 0 ? 1 : 0);
-  const std::string sums =
-      row_sums(e, product_of_dims(e, shape, 0, k), product_of_dims(e, shape, k, INT64_MAX),
-               places_of(e, indices, shape, k), updates);
+  const Name sums = row_sums(e, product_of_dims(e, shape, 0, k), product_of_dims(e, shape, k, INT64_MAX),
+                             places_of(e, indices, shape, k), updates);
   e.set(0, reshape_to(e, sums, e.x(0)));
 }
 ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "GatherNDGrad", {gather_grad_form});

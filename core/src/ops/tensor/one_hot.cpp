@@ -79,7 +79,7 @@ void gradient(GradientContext& g) {
       std::transform(values.begin(), values.end(), pair.data<T>(),
                      [](double v) { return static_cast<T>(v); });
     });
-    const std::string ones = g("OneHot", {g.x(0), g.x(1), g.constant(pair)}, g.node().attributes);
+    const Name ones = g("OneHot", {g.x(0), g.x(1), g.constant(pair)}, g.node().attributes);
     return g("Reshape",
              {g("ReduceSum", {dy * Expression(g, ones)}, {{"keepdims", int64_t{0}}}), g.int64s({1})});
   };

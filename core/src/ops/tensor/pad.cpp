@@ -163,10 +163,9 @@ Kernel kernel(KernelContext& c) {
 void constant_gradient(GradientContext& g) {
   if (g.has_x(2) && g.needs(2)) {
     // The sum of the gradient over the border, which is where zeros padded with ones are one.
-    std::vector<std::string> inputs = {zeros_like(g, g.x(0)), g.x(1), g.scalar_like(g.x(0), 1)};
+    Names inputs = {zeros_like(g, g.x(0)), g.x(1), g.scalar_like(g.x(0), 1)};
     if (g.has_x(3)) inputs.push_back(g.x(3));
-    const std::string sum =
-        g("ReduceSum", {g("Mul", {g.dy(0), g("Pad", inputs)})}, {{"keepdims", int64_t{0}}});
+    const Name sum = g("ReduceSum", {g("Mul", {g.dy(0), g("Pad", inputs)})}, {{"keepdims", int64_t{0}}});
     g.set(2, reshape_like(g, sum, g.x(2)));
     if (!g.needs(0)) return;
   }
@@ -176,30 +175,30 @@ void constant_gradient(GradientContext& g) {
     for (int64_t& pad : pads) pad = -std::clamp(pad, -kMostPad, kMostPad);
     return g.set(0, g("Pad", {g.dy(0)}, {{"pads", pads}}));
   }
-  std::vector<std::string> inputs = {g.dy(0), g("Neg", {g.x(1)})};
+  Names inputs = {g.dy(0), g("Neg", {g.x(1)})};
   if (g.has_x(3)) inputs.insert(inputs.end(), {"", g.x(3)});
   g.set(0, g("Pad", inputs));
 }
 
 // The indices 0, 1, 2 ... below `count`, a scalar.
-std::string numbers_below(GradientContext& g, const std::string& count) {
+Name numbers_below(GradientContext& g, Name count) {
   return g("Range", {g.constant(Tensor::scalar<int64_t>(0)), count, g.constant(Tensor::scalar<int64_t>(1))});
 }
 
 // The other modes read an element several times. Along each padded axis, they equal a Gather whose indices
 // are 0, 1, 2 ... padded in the same mode, and the gradient is its GatherGrad.
-std::string gradient_by_axis(GradientContext& g, const std::vector<int64_t>& pads,
-                             const std::vector<int64_t>& axes, int64_t rank) {
+Name gradient_by_axis(GradientContext& g, const std::vector<int64_t>& pads, const std::vector<int64_t>& axes,
+                      int64_t rank) {
   const std::string mode = g.node().string_or("mode", "constant"), dims = shape_of(g, g.x(0));
-  std::string gradient = g.dy(0);
+  Name gradient = g.dy(0);
   for (size_t i = 0; i < axes.size(); ++i) {
     const int64_t before = pads[i], after = pads[i + axes.size()];
     if (before == 0 && after == 0) continue;
     const int64_t axis = normalize_axis(axes[i], rank, g.node().label());
-    const std::string dim = g("Gather", {dims, g.int64s({axis})});
-    const std::string numbers = numbers_below(g, g.squeeze(dim, {0}));
-    const std::string origins = g("Pad", {numbers, g.int64s({before, after})}, {{"mode", mode}});
-    const std::string shape = g("ScatterElements", {shape_of(g, gradient), g.int64s({axis}), dim});
+    const Name dim = g("Gather", {dims, g.int64s({axis})});
+    const Name numbers = numbers_below(g, g.squeeze(dim, {0}));
+    const Name origins = g("Pad", {numbers, g.int64s({before, after})}, {{"mode", mode}});
+    const Name shape = g("ScatterElements", {shape_of(g, gradient), g.int64s({axis}), dim});
     gradient = g("GatherGrad", {shape, origins, gradient}, {{"axis", axis}}, kMicrosoft);
   }
   return gradient;
@@ -207,13 +206,13 @@ std::string gradient_by_axis(GradientContext& g, const std::vector<int64_t>& pad
 
 // The gradient if the pads or axes are only known during the run: the node pads a tensor with the indices of
 // the elements, and dY is added to the elements at the padded indices.
-std::string gradient_by_element(GradientContext& g) {
-  const std::string minus = g.int64s({-1}), count = g("Size", {g.x(0)});
+Name gradient_by_element(GradientContext& g) {
+  const Name minus = g.int64s({-1}), count = g("Size", {g.x(0)});
   std::vector<std::string> inputs = g.node().inputs;
   inputs[0] = reshape_like(g, numbers_below(g, count), g.x(0));
   if (inputs.size() > 2) inputs[2] = "";  // the value of the border, of another type
-  const std::string origins = g("Pad", inputs, g.node().attributes);
-  const std::string gradient =
+  const Name origins = g("Pad", inputs, g.node().attributes);
+  const Name gradient =
       g("GatherGrad",
         {g("Reshape", {count, minus}), g("Reshape", {origins, minus}), g("Reshape", {g.dy(0), minus})},
         {{"axis", int64_t{0}}}, kMicrosoft);
@@ -231,8 +230,8 @@ void gradient(GradientContext& g) {
   std::iota(padded.begin(), padded.end(), 0);
   if (axes) padded = axes->to_int64();
   if (2 * padded.size() != static_cast<size_t>(pads->size()))
-    g.reject(concat("pads ", to_string(pads->to_int64()), " must have two entries for each of ",
-                    counted(padded.size(), "axis")));
+    g.reject("pads ", to_string(pads->to_int64()), " must have two entries for each of ",
+             counted(padded.size(), "axis"));
   g.set(0, gradient_by_axis(g, pads->to_int64(), padded, *rank));
 }
 

@@ -10,10 +10,9 @@ namespace ortrain {
 // Zeros [count, inner], to which each row of `updates` is added at its place. `count` and `inner` have one
 // element. ScatterElements is used: with duplicate places, the ScatterND of onnxruntime 1.32 loses updates if
 // it runs on several threads.
-std::string row_sums(DecompositionContext& e, const std::string& count, const std::string& inner,
-                     const std::string& places, const std::string& updates);
+Name row_sums(DecompositionContext& e, Name count, Name inner, Name places, Name updates);
 
 // The product of the elements [begin, end) of a shape, one element.
-std::string product_of_dims(DecompositionContext& e, const std::string& shape, int64_t begin, int64_t end);
+Name product_of_dims(DecompositionContext& e, Name shape, int64_t begin, int64_t end);
 
 }  // namespace ortrain

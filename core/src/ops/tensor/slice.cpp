@@ -67,7 +67,7 @@ Kernel slice_kernel(KernelContext& c) {
 }
 
 void slice_gradient(GradientContext& g) {
-  std::vector<std::string> inputs = {g.dy(0), shape_of(g, g.x(0))};
+  Names inputs = {g.dy(0), shape_of(g, g.x(0))};
   if (g.node().has("starts")) {
     for (const char* name : {"starts", "ends", "axes"})
       if (g.node().has(name)) inputs.push_back(g.int64s(g.node().ints_or(name, {})));
@@ -109,7 +109,7 @@ Kernel slice_grad_kernel(KernelContext& c) {
 
 // A slice of the gradient.
 void slice_grad_gradient(GradientContext& g) {
-  std::vector<std::string> inputs = {g.dy(0)};
+  Names inputs = {g.dy(0)};
   for (size_t i = 2; i < g.node().inputs.size(); ++i) inputs.push_back(g.node().inputs[i]);
   g.set(0, g("Slice", inputs));
 }
@@ -151,14 +151,14 @@ void slice_grad_form(DecompositionContext& e) {
     e.set(0, e("Pad", {dy, e("Concat", {begin, after}, {{"axis", int64_t{0}}})}));
     return;
   }
-  const std::string line = e.int64s({-1});
-  const std::string count = e("ReduceProd", {shape}, {{"keepdims", int64_t{0}}});
-  const std::string numbers =
+  const Name line = e.int64s({-1});
+  const Name count = e("ReduceProd", {shape}, {{"keepdims", int64_t{0}}});
+  const Name numbers =
       e("Range", {e.constant(Tensor::scalar(int64_t{0})), count, e.constant(Tensor::scalar(int64_t{1}))});
-  std::vector<std::string> slice = {reshape_to(e, numbers, shape)};
+  Names slice = {reshape_to(e, numbers, shape)};
   slice.insert(slice.end(), e.node().inputs.begin() + 2, e.node().inputs.end());
-  const std::string places = e("Reshape", {e("Slice", slice), line});
-  const std::string zeros = e("Expand", {dy.number(0), e("Reshape", {count, line})});
+  const Name places = e("Reshape", {e("Slice", slice), line});
+  const Name zeros = e("Expand", {dy.number(0), e("Reshape", {count, line})});
   e.set(0, reshape_to(e, e("ScatterElements", {zeros, places, e("Reshape", {dy, line})}), shape));
 }
 ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SliceGrad", {slice_grad_form});

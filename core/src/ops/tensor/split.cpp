@@ -78,7 +78,7 @@ Kernel kernel(KernelContext& c) {
 }
 
 void gradient(GradientContext& g) {
-  std::vector<std::string> pieces;
+  Names pieces;
   for (size_t o = 0; o < g.node().outputs.size(); ++o) pieces.push_back(dy_or_zeros(g, o));
   g.set(0, g("Concat", pieces, {{"axis", g.node().int_or("axis", 0)}}));
 }

@@ -122,7 +122,7 @@ void gradient(GradientContext& g) {
 
 // The gradient of dY is a TensorScatter of the incoming gradient into zeros.
 void grad_gradient(GradientContext& g) {
-  std::vector<std::string> inputs = {zeros_like(g, g.x(0)), g.dy(0)};
+  Names inputs = {zeros_like(g, g.x(0)), g.dy(0)};
   if (g.has_x(2)) inputs.push_back(g.x(2));
   g.set(0, g("TensorScatter", inputs, g.node().attributes));
 }
@@ -149,8 +149,8 @@ void grad_form(DecompositionContext& e) {
   };
   std::vector<int64_t> along(static_cast<size_t>(rank), 1), by_sample = along;
   along[static_cast<size_t>(axis)] = by_sample[0] = -1;
-  const std::string numbers = e("Range", {e.constant(Tensor::scalar(int64_t{0})), scalar(shape),
-                                          e.constant(Tensor::scalar(int64_t{1}))});
+  const Name numbers = e("Range", {e.constant(Tensor::scalar(int64_t{0})), scalar(shape),
+                                   e.constant(Tensor::scalar(int64_t{1}))});
   Expression places(e, e("Reshape", {numbers, e.int64s(along)}));
   if (e.has_x(2)) places = places + Expression(e, e("Reshape", {e.x(2), e.int64s(by_sample)}));
   if (e.node().string_or("mode", "linear") == "circular")

@@ -46,7 +46,7 @@ Kernel kernel(KernelContext& c) {
 }
 
 void gradient(GradientContext& g) {
-  std::vector<std::string> inputs = {g.dy(0)};
+  Names inputs = {g.dy(0)};
   if (g.has_x(1)) inputs.push_back(g.x(1));
   g.set(0, g("Trilu", inputs, {{"upper", g.node().int_or("upper", 1)}}));
 }

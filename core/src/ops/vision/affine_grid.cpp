@@ -136,23 +136,20 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 // With operators of ONNX: dtheta = dYᵀ [places, 1], where `places` is the grid of the identity.
 void grad_form(DecompositionContext& e) {
   const int64_t axes = need_rank(e, e.x(0)) - 2;
-  if (axes != 2 && axes != 3)
-    e.reject(concat("the gradient of a grid must have rank 4 or 5, found ", axes + 2));
+  if (axes != 2 && axes != 3) e.reject("the gradient of a grid must have rank 4 or 5, found ", axes + 2);
   Tensor identity(DType::kDouble, {1, axes, axes + 1});
   std::fill_n(identity.data<double>(), axes * (axes + 1), 0.0);
   for (int64_t i = 0; i < axes; ++i) identity.data<double>()[i * (axes + 2)] = 1;
-  const std::string size =
-      e("Concat", {e.int64s({1}), e("Slice", {e.x(1), e.int64s({1}), e.int64s({INT64_MAX})})},
-        {{"axis", int64_t{0}}});
-  const std::string grid =
-      e("AffineGrid", {cast_like(e, e.constant(identity), e.x(0)), size}, e.node().attributes);
-  const std::string places = e("Reshape", {grid, e.int64s({1, -1, axes})});
-  const std::string ones =
+  const Name size = e("Concat", {e.int64s({1}), e("Slice", {e.x(1), e.int64s({1}), e.int64s({INT64_MAX})})},
+                      {{"axis", int64_t{0}}});
+  const Name grid = e("AffineGrid", {cast_like(e, e.constant(identity), e.x(0)), size}, e.node().attributes);
+  const Name places = e("Reshape", {grid, e.int64s({1, -1, axes})});
+  const Name ones =
       e("Expand",
         {e.scalar_like(e.x(0), 1),
          e("Concat", {e("Slice", {e("Shape", {places}), e.int64s({0}), e.int64s({2})}), e.int64s({1})},
            {{"axis", int64_t{0}}})});
-  const std::string dy = e("Reshape", {e.x(0), e.int64s({0, -1, axes})});
+  const Name dy = e("Reshape", {e.x(0), e.int64s({0, -1, axes})});
   e.set(0, e("MatMul", {e("Transpose", {dy}, {{"perm", std::vector<int64_t>{0, 2, 1}}}),
                         e("Concat", {places, ones}, {{"axis", int64_t{2}}})}));
 }

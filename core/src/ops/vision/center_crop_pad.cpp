@@ -48,7 +48,7 @@ Kernel kernel(KernelContext& c) {
 // Elements that were cropped get zeros, and elements that were added are cropped: the gradient is a
 // CenterCropPad of dY to the shape of X.
 void gradient(GradientContext& g) {
-  const std::string dims = shape_of(g, g.x(0));
+  const Name dims = shape_of(g, g.x(0));
   if (!g.node().has("axes")) return g.set(0, g("CenterCropPad", {g.dy(0), dims}));
   const std::vector<int64_t> axes = g.node().ints_or("axes", {});
   g.set(0, g("CenterCropPad", {g.dy(0), g("Gather", {dims, g.int64s(axes)})}, {{"axes", axes}}));

@@ -165,9 +165,9 @@ void grad_form(DecompositionContext& e) {
   Attributes attributes;
   for (const char* name : {"dilations", "pads", "strides"})
     if (e.node().has(name)) attributes[name] = e.node().attributes.at(name);
-  const std::string images = e("Reshape", {e.x(0), with_dims_after(e, {-1, 1}, e.x(0), 2)});
-  const std::string columns = e("Conv", {images, cast_like(e, e.constant(ones), e.x(0))}, attributes);
-  const std::string channels = e("Mul", {dims_of(e, e.x(0), 1, 2), e.int64s({elements})});
+  const Name images = e("Reshape", {e.x(0), with_dims_after(e, {-1, 1}, e.x(0), 2)});
+  const Name columns = e("Conv", {images, cast_like(e, e.constant(ones), e.x(0))}, attributes);
+  const Name channels = e("Mul", {dims_of(e, e.x(0), 1, 2), e.int64s({elements})});
   e.set(0, e("Reshape", {columns, e("Concat", {dims_of(e, e.x(0), 0, 1), channels, e.int64s({-1})},
                                     {{"axis", int64_t{0}}})}));
 }

@@ -106,7 +106,6 @@ class AxisForm {
     return {((d * a - 5 * a) * d + 8 * a) * d - 4 * a, ((d * (3 * a) - 10 * a) * d + 8 * a) * sign};
   }
 
-  using Names = std::vector<std::string>;
   DecompositionContext& e_;
   std::string mode_, padding_;
   bool aligned_;
@@ -116,26 +115,25 @@ class AxisForm {
 // GridSampleGrad(dY, X, grid) → dX, dgrid
 void grad_form(DecompositionContext& e) {
   const int64_t axes = need_rank(e, e.x(1)) - 2;
-  const std::string grid = e("Reshape", {e.x(2), e.int64s({0, -1, axes})});
+  const Name grid = e("Reshape", {e.x(2), e.int64s({0, -1, axes})});
   std::vector<TapsForm> taps;
   for (int64_t d = 0; d < axes; ++d) {
     const Expression size(e, as_scalar(e, cast_like(e, dims_of(e, e.x(1), d + 2, d + 3), e.x(2))));
-    const std::string coordinate =
+    const Name coordinate =
         e("Gather", {grid, e.constant(Tensor::scalar(axes - 1 - d))}, {{"axis", int64_t{2}}});
     taps.push_back(AxisForm(e, size).taps(Expression(e, coordinate)));
   }
   const bool moves = !taps[0].derivative.empty();
   const SamplingForm sampling(e, e.x(1), taps);
-  const std::string dy = e("Reshape", {e.x(0), e.int64s({0, 0, -1})});
+  const Name dy = e("Reshape", {e.x(0), e.int64s({0, 0, -1})});
   if (e.has_y(0)) e.set(0, sampling.of_image(dy));
   if (!e.has_y(1)) return;
-  const std::string shape = e("Shape", {e.x(2)});
+  const Name shape = e("Shape", {e.x(2)});
   if (!moves) return e.set(1, e("Expand", {e.scalar_like(e.x(2), 0), shape}));
-  std::vector<std::string> gradients;
-  for (const std::string& gradient : sampling.of_coordinates(dy))
+  Names gradients;
+  for (const Name gradient : sampling.of_coordinates(dy))
     gradients.insert(gradients.begin(), e.unsqueeze(gradient, {2}));
-  const std::string all =
-      gradients.size() == 1 ? gradients[0] : e("Concat", gradients, {{"axis", int64_t{2}}});
+  const Name all = gradients.size() == 1 ? gradients[0] : e("Concat", gradients, {{"axis", int64_t{2}}});
   e.set(1, e("Reshape", {all, shape}));
 }
 

@@ -556,7 +556,7 @@ Kernel grad_kernel(KernelContext& c, Form form) {
 
 // roi, scales and sizes only place the elements, so they get no gradient.
 void gradient(GradientContext& g, Form form) {
-  std::vector<std::string> inputs = {g.dy(0), g.x(0)};
+  Names inputs = {g.dy(0), g.x(0)};
   for (size_t i = 1; i < g.node().inputs.size(); ++i) inputs.push_back(g.x(i));
   g.set(0, g(form_of(g.node(), g.opset(), form) == Form::kUpsample ? "UpsampleGrad" : "ResizeGrad", inputs,
              g.node().attributes, kMicrosoft));
@@ -565,7 +565,7 @@ void gradient(GradientContext& g, Form form) {
 // dX is linear in dY with the weights of the forward pass, so with u the gradient of dX, the gradient of dY
 // is u resized.
 void grad_gradient(GradientContext& g, Form form) {
-  std::vector<std::string> inputs = {g.dy(0)};
+  Names inputs = {g.dy(0)};
   inputs.insert(inputs.end(), g.node().inputs.begin() + 2, g.node().inputs.end());
   g.set(0, g(form == Form::kUpsample ? "Upsample" : "Resize", inputs, g.node().attributes));
 }
@@ -597,20 +597,19 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 // is the identity resized along its first axis, and dX = Rᵀ dY.
 
 // The gradient along one axis. `scale` and `size`: one element, or empty.
-std::string resized_axis_form(DecompositionContext& e, const std::string& dy, int64_t axis, int64_t rank,
-                              const std::string& length, const std::string& scale, const std::string& size,
-                              const std::string& region) {
-  const std::string square = e("Concat", {length, length}, {{"axis", int64_t{0}}});
-  const std::string identity = e("EyeLike", {e("Expand", {e.scalar_like(dy, 0), square})});
+Name resized_axis_form(DecompositionContext& e, Name dy, int64_t axis, int64_t rank, Name length, Name scale,
+                       Name size, Name region) {
+  const Name square = e("Concat", {length, length}, {{"axis", int64_t{0}}});
+  const Name identity = e("EyeLike", {e("Expand", {e.scalar_like(dy, 0), square})});
   Attributes attributes = e.node().attributes;
   attributes.erase("axes");
   attributes.erase("extrapolation_value");  // no element of X
-  std::vector<std::string> inputs = {identity, region, ""};
+  Names inputs = {identity, region, ""};
   if (!size.empty())
     inputs.push_back(e("Concat", {size, length}, {{"axis", int64_t{0}}}));
   else
     inputs[2] = e("Concat", {scale, e.constant(Tensor::of<float>({1}))}, {{"axis", int64_t{0}}});
-  const std::string resized = e("Resize", inputs, attributes);
+  const Name resized = e("Resize", inputs, attributes);
   if (axis == rank - 2)
     return e("MatMul", {e("Transpose", {resized}, {{"perm", std::vector<int64_t>{1, 0}}}), dy});
   std::vector<int64_t> order(static_cast<size_t>(rank));
@@ -626,16 +625,16 @@ void grad_form(DecompositionContext& e, Form form) {
   if (node.string_or("keep_aspect_ratio_policy", "stretch") != "stretch")
     e.reject("its gradient has a standard form only with the policy stretch");
   const bool crops = node.string_or("coordinate_transformation_mode", "") == "tf_crop_and_resize";
-  const std::string& x = e.x(1);
+  const Name x = e.x(1);
   const int64_t rank = need_rank(e, x);
   std::vector<int64_t> every(static_cast<size_t>(rank));
   for (size_t i = 0; i < every.size(); ++i) every[i] = static_cast<int64_t>(i);
   const std::vector<int64_t> axes = node.ints_or("axes", every);
   const bool by_sizes = form == Form::kResize && e.has_x(sizes_at);
-  const std::string settings = by_sizes ? e.x(sizes_at) : e.x(scales_at);
+  const Name settings = by_sizes ? e.x(sizes_at) : e.x(scales_at);
   const Tensor* known = e.constant_value(settings);
   const auto from = e.dims(x), to = e.dims(e.x(0));
-  std::string dx = e.x(0);
+  Name dx = e.x(0);
   for (size_t i = 0; i < axes.size(); ++i) {
     const int64_t axis = normalize_axis(axes[i], rank, node.label());
     const auto at = static_cast<size_t>(axis);
@@ -647,15 +646,15 @@ void grad_form(DecompositionContext& e, Form form) {
       return e("Slice",
                {values, e.int64s({static_cast<int64_t>(k)}), e.int64s({static_cast<int64_t>(k) + 1})});
     };
-    const std::string one = element(settings, i);
+    const Name one = element(settings, i);
     std::string region;
     if (crops) {
-      const std::string none = cast_like(e, e.constant(Tensor::of<float>({0})), e.x(2)),
-                        all = cast_like(e, e.constant(Tensor::of<float>({1})), e.x(2));
+      const Name none = cast_like(e, e.constant(Tensor::of<float>({0})), e.x(2)),
+                 all = cast_like(e, e.constant(Tensor::of<float>({1})), e.x(2));
       region = e("Concat", {element(e.x(2), i), none, element(e.x(2), axes.size() + i), all},
                  {{"axis", int64_t{0}}});
     }
-    const std::string length = dims_of(e, x, axis, axis + 1);
+    const Name length = dims_of(e, x, axis, axis + 1);
     dx = resized_axis_form(e, dx, axis, rank, length, by_sizes ? "" : one, by_sizes ? one : "", region);
   }
   e.set(0, dx == e.x(0) ? e("Identity", {dx}) : dx);

@@ -6,10 +6,10 @@
 
 namespace ortrain {
 
-SamplingForm::SamplingForm(DecompositionContext& e, const std::string& x, std::vector<TapsForm> axes)
+SamplingForm::SamplingForm(DecompositionContext& e, Name x, std::vector<TapsForm> axes)
     : e_(e), x_(x), flat_(e("Reshape", {x, e.int64s({0, 0, -1})})), axes_(std::move(axes)) {
   for (size_t d = 0; d < axes_.size(); ++d) {
-    const std::string index = beside(axes_[d].index, d);
+    const Name index = beside(axes_[d].index, d);
     if (d == 0) {
       places_ = index;
       continue;
@@ -20,42 +20,42 @@ SamplingForm::SamplingForm(DecompositionContext& e, const std::string& x, std::v
   places_ = e("Reshape", {places_, e.int64s({0, 1, -1})});  // [N, 1, P taps]
 }
 
-std::string SamplingForm::beside(const std::string& value, size_t d) const {
+Name SamplingForm::beside(Name value, size_t d) const {
   std::vector<int64_t> others;
   for (size_t i = 0; i < axes_.size(); ++i)
     if (i != d) others.push_back(static_cast<int64_t>(i) + 2);
   return others.empty() ? value : e_.unsqueeze(value, others);
 }
 
-std::string SamplingForm::weights(size_t differentiated) const {
-  std::string product;
+Name SamplingForm::weights(size_t differentiated) const {
+  Name product;
   for (size_t d = 0; d < axes_.size(); ++d) {
-    const std::string factor = beside(d == differentiated ? axes_[d].derivative : axes_[d].weight, d);
+    const Name factor = beside(d == differentiated ? axes_[d].derivative : axes_[d].weight, d);
     product = product.empty() ? factor : e_("Mul", {product, factor});
   }
   return e_("Reshape", {product, e_.int64s({0, 0, -1})});
 }
 
-std::string SamplingForm::places_of_channels() const {
-  const std::string shape = e_("Concat", {dims_of(e_, flat_, 0, 2), e_.int64s({1})}, {{"axis", int64_t{0}}});
+Name SamplingForm::places_of_channels() const {
+  const Name shape = e_("Concat", {dims_of(e_, flat_, 0, 2), e_.int64s({1})}, {{"axis", int64_t{0}}});
   return e_("Expand", {places_, shape});
 }
 
-std::string SamplingForm::of_image(const std::string& dy) const {
-  const std::string parts = e_("Mul", {e_.unsqueeze(dy, {3}), e_.unsqueeze(weights(axes_.size()), {1})});
-  const std::string zeros = e_("Expand", {e_.scalar_like(dy, 0), e_("Shape", {flat_})});
-  const std::string sums =
+Name SamplingForm::of_image(Name dy) const {
+  const Name parts = e_("Mul", {e_.unsqueeze(dy, {3}), e_.unsqueeze(weights(axes_.size()), {1})});
+  const Name zeros = e_("Expand", {e_.scalar_like(dy, 0), e_("Shape", {flat_})});
+  const Name sums =
       e_("ScatterElements", {zeros, places_of_channels(), e_("Reshape", {parts, e_.int64s({0, 0, -1})})},
          {{"axis", int64_t{2}}, {"reduction", std::string("add")}});
   return e_("Reshape", {sums, e_("Shape", {x_})});
 }
 
-std::vector<std::string> SamplingForm::of_coordinates(const std::string& dy) const {
-  const std::string read = e_("GatherElements", {flat_, places_of_channels()}, {{"axis", int64_t{2}}});
-  const std::string points = e_("Concat", {e_("Shape", {dy}), e_.int64s({-1})}, {{"axis", int64_t{0}}});
-  const std::string products = e_.reduce_sum(
-      e_("Mul", {e_("Reshape", {read, points}), e_.unsqueeze(dy, {3})}), {1}, false);  // [N, P, taps]
-  std::vector<std::string> gradients;
+Names SamplingForm::of_coordinates(Name dy) const {
+  const Name read = e_("GatherElements", {flat_, places_of_channels()}, {{"axis", int64_t{2}}});
+  const Name points = e_("Concat", {e_("Shape", {dy}), e_.int64s({-1})}, {{"axis", int64_t{0}}});
+  const Name products = e_.reduce_sum(e_("Mul", {e_("Reshape", {read, points}), e_.unsqueeze(dy, {3})}), {1},
+                                      false);  // [N, P, taps]
+  Names gradients;
   for (size_t d = 0; d < axes_.size(); ++d)
     gradients.push_back(e_.reduce_sum(e_("Mul", {products, weights(d)}), {2}, false));
   return gradients;
