@@ -20,18 +20,17 @@ constexpr double kUnseen = -1e30;  // a score whose weight is 0 beside any other
 // An operand as [batch, heads, rows, size], and back.
 struct Heads {
   DecompositionContext& e;
-  std::string value;  // in the shape of the input
+  Name value;  // in the shape of the input
   int64_t rank, heads, size;
 
-  Heads(DecompositionContext& e, const std::string& value, const char* name)
+  Heads(DecompositionContext& e, Name value, const char* name)
       : e(e), value(value), rank(need_rank(e, value)), heads(e.node().int_or(name, 0)) {
     const std::vector<Dim> dims = *e.dims(value);
     if (rank == 4) heads = dims[1].value;
     size = dims.back().value;
     if (rank == 3) size = size < 0 || heads < 1 ? -1 : size / heads;
     if (heads < 1 || size < 0)
-      e.reject(
-          concat("for its derivative, the heads and the last dimension of \"", value, "\" must be known"));
+      e.reject("for its derivative, the heads and the last dimension of \"", value, "\" must be known");
   }
   static Attributes swapped() { return {{"perm", std::vector<int64_t>{0, 2, 1, 3}}}; }
 

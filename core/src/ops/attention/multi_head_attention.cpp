@@ -356,7 +356,7 @@ void standard_form(DecompositionContext& e) {
   Expression scores =
       scale *
       q.call("MatMul", Expression(e, e("Transpose", {k}, {{"perm", std::vector<int64_t>{0, 1, 3, 2}}})));
-  if (const std::string mask = mask_of(e, k, 4); !mask.empty()) scores = scores + Expression(e, mask);
+  if (const Name mask = mask_of(e, k, 4); !mask.empty()) scores = scores + Expression(e, mask);
   if (node.int_or("unidirectional", 0) != 0) {
     const auto places = [&](int64_t axis) {
       const Name count = as_scalar(e, dims_of(e, scores, axis, axis + 1));

@@ -172,7 +172,7 @@ class SecondOperand {
 
  private:
   GradientContext& g_;
-  std::string name_;
+  Name name_;
   std::vector<int64_t> outside_;  // axes of the result that the operand does not have
 };
 

@@ -28,8 +28,7 @@ Name biased_softmax(DecompositionContext& e) {
 void bias_softmax(DecompositionContext& e) { e.set(0, biased_softmax(e)); }
 
 // Dropout of a value with the node's own seed. Returns the result and the mask.
-Names dropout(DecompositionContext& e, const std::string& type, const std::string& domain,
-              std::vector<std::string> inputs) {
+Names dropout(DecompositionContext& e, const std::string& type, const std::string& domain, Names inputs) {
   Attributes seed;
   if (e.node().has("seed")) seed["seed"] = e.node().int_or("seed", 0);
   return e.emit(type, inputs, 2, seed, domain);

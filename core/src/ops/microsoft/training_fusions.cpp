@@ -133,7 +133,7 @@ void is_all_finite(DecompositionContext& e) {
   const bool inf_only = e.node().int_or("isinf_only", 0) != 0,
              nan_only = e.node().int_or("isnan_only", 0) != 0;
   if (inf_only && nan_only) e.reject("isinf_only and isnan_only are mutually exclusive");
-  std::string good;
+  Name good;
   for (const std::string& x : e.node().inputs) {
     const Name bad = inf_only   ? e("IsInf", {x})
                      : nan_only ? e("IsNaN", {x})

@@ -247,13 +247,13 @@ Attributes loss_attributes(const Node& node) {
 void gradient(GradientContext& g, Form form) {
   if (!g.needs(0)) return;
   const Expression log_prob(g, g.want_y(1));
-  std::string total;
-  if (const std::string dy = g.dy(0); !dy.empty()) {
+  Name total;
+  if (const Name dy = g.dy(0); !dy.empty()) {
     Names inputs = {dy, log_prob};
     inputs.insert(inputs.end(), g.node().inputs.begin() + 1, g.node().inputs.end());
     total = g(loss_grad(form), inputs, loss_attributes(g.node()), kMicrosoft);
   }
-  if (const std::string given = g.dy(1); !given.empty()) {
+  if (const Name given = g.dy(1); !given.empty()) {
     const Expression dy(g, given);
     const Expression part = dy - log_prob.call("Exp") * Expression(g, g.reduce_sum(dy, {1}, true));
     total = total.empty() ? part.name() : (part + Expression(g, total)).name();

@@ -24,9 +24,8 @@ struct Cell {
 };
 
 // Cells and gates of all steps where the gates do not read the cells: only the cells go from step to step.
-std::pair<std::string, std::string> independent_gates(const RecurrentForm& layer, int64_t d, const Cell& cell,
-                                                      const std::string& arguments,
-                                                      const std::string& initial) {
+std::pair<Name, Name> independent_gates(const RecurrentForm& layer, int64_t d, const Cell& cell,
+                                        Name arguments, Name initial) {
   DecompositionContext& e = layer.e_;
   const Name open = cell.gate.apply(e, layer.gates(arguments, 0, cell.coupled ? 2 : 3)),
              candidate = cell.candidate.apply(e, layer.gates(arguments, 3, 4)), i = layer.gates(open, 0, 1);
@@ -46,8 +45,8 @@ std::pair<std::string, std::string> independent_gates(const RecurrentForm& layer
 }
 
 // Cells and gates of all steps where the gates read the cells (peepholes).
-std::pair<std::string, std::string> peeping_gates(const RecurrentForm& layer, int64_t d, const Cell& cell,
-                                                  const std::string& arguments, const std::string& initial) {
+std::pair<Name, Name> peeping_gates(const RecurrentForm& layer, int64_t d, const Cell& cell, Name arguments,
+                                    Name initial) {
   DecompositionContext& e = layer.e_;
   const Name sizes = e.int64s(std::vector<int64_t>(4, layer.hidden()));
   ScanBody body(e, concat(e.y(0).empty() ? e.x(0) : e.y(0), "/cells/", d));

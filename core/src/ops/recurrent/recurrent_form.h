@@ -52,9 +52,9 @@ class RecurrentForm {
   }
   // Function `i` of a direction; the function of an LSTM's cell is not clipped.
   ActivationForm activation(int64_t d, size_t i, bool clipped = true) const;
-  const std::string& x() const { return x_; }        // [T, B, I]
-  const std::string& one() const { return one_; }    // 1 of the layer's type
-  const std::string& mask() const { return mask_; }  // [T, B, 1], empty without lengths
+  Name x() const { return x_; }        // [T, B, I]
+  Name one() const { return one_; }    // 1 of the layer's type
+  Name mask() const { return mask_; }  // [T, B, 1], empty without lengths
   Name weights(size_t i, int64_t d) const { return part(e_.x(i), 0, d); }
 
   // The forward node, with its results in the layout of the layer.

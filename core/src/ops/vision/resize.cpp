@@ -647,7 +647,7 @@ void grad_form(DecompositionContext& e, Form form) {
                {values, e.int64s({static_cast<int64_t>(k)}), e.int64s({static_cast<int64_t>(k) + 1})});
     };
     const Name one = element(settings, i);
-    std::string region;
+    Name region;
     if (crops) {
       const Name none = cast_like(e, e.constant(Tensor::of<float>({0})), e.x(2)),
                  all = cast_like(e, e.constant(Tensor::of<float>({1})), e.x(2));
