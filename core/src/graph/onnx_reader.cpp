@@ -34,7 +34,7 @@ template <typename F>
 struct Lazy {
   F text;
   mutable std::string made = {};
-  operator std::string_view() const { return made = text(); }
+  operator const std::string&() const { return made = text(); }
 };
 template <typename F>
 Lazy(F) -> Lazy<F>;

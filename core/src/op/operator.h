@@ -265,6 +265,29 @@ constexpr Operator without_left_out(Operator op) {
   return op;
 }
 
+// Functions that are called rarely. Compilers also make functions small that only such functions call: rules
+// and the makers of kernels run once per model, but lie in sources with loops, which are compiled for speed.
+template <auto function>
+[[gnu::cold]] void cold(DecompositionContext& c) {
+  function(c);
+}
+template <const Operator& op>
+struct Cold {
+  [[gnu::cold]] static void shape(ShapeContext& c) { op.rules.shape(c); }
+  [[gnu::cold]] static void gradient(GradientContext& c) { op.rules.gradient(c); }
+  [[gnu::cold]] static void decompose(DecompositionContext& c) { op.rules.decompose(c); }
+  [[gnu::cold]] static Kernel cpu(KernelContext& c) { return op.kernels.cpu(c); }
+};
+template <const Operator& given>
+constexpr Operator with_cold_functions() {
+  Operator op = given;
+  if constexpr (given.rules.shape != nullptr) op.rules.shape = Cold<given>::shape;
+  if constexpr (given.rules.gradient != nullptr) op.rules.gradient = Cold<given>::gradient;
+  if constexpr (given.rules.decompose != nullptr) op.rules.decompose = Cold<given>::decompose;
+  if constexpr (given.kernels.cpu != nullptr) op.kernels.cpu = Cold<given>::cpu;
+  return op;
+}
+
 static constexpr bool is_part_of_build(const Operator& op) {
   const auto found = [](std::string_view type) {
     return type.empty() || is_built("", type) || is_built(kMicrosoft, type);
@@ -281,21 +304,23 @@ struct RegisterOperator {
 // constant does nothing, and clang would warn that it is unused.
 #define ORTRAIN_OPERATOR(...) ORTRAIN_OPERATOR_(__COUNTER__, __VA_ARGS__)
 #define ORTRAIN_OPERATOR_(n, ...) ORTRAIN_OPERATOR__(n, __VA_ARGS__)
-#define ORTRAIN_OPERATOR__(n, ...)                                                \
-  static constexpr ::ortrain::Operator operator_##n =                             \
-      ::ortrain::without_left_out(::ortrain::Operator __VA_ARGS__);               \
-  [[maybe_unused]] static const ::ortrain::RegisterOperator registered_##n = [] { \
-    if constexpr (::ortrain::is_part_of_build(operator_##n))                      \
-      return ::ortrain::RegisterOperator(operator_##n);                           \
-    else                                                                          \
-      return ::ortrain::RegisterOperator();                                       \
+#define ORTRAIN_OPERATOR__(n, ...)                                                                 \
+  static constexpr ::ortrain::Operator given_##n =                                                 \
+      ::ortrain::without_left_out(::ortrain::Operator __VA_ARGS__);                                \
+  static constexpr ::ortrain::Operator operator_##n = ::ortrain::with_cold_functions<given_##n>(); \
+  [[maybe_unused]] static const ::ortrain::RegisterOperator registered_##n = [] {                  \
+    if constexpr (::ortrain::is_part_of_build(operator_##n))                                       \
+      return ::ortrain::RegisterOperator(operator_##n);                                            \
+    else                                                                                           \
+      return ::ortrain::RegisterOperator();                                                        \
   }()
 
 // Registers the operators of a table, of<0>() to of<N - 1>(), that are part of this build.
 template <size_t N, class Of>
 bool register_rows(Of, const std::source_location& where = std::source_location::current()) {
   const auto row = [&]<size_t I>() {
-    constexpr Operator op = without_left_out(Of().template operator()<I>());
+    static constexpr Operator given = without_left_out(Of().template operator()<I>());
+    static constexpr Operator op = with_cold_functions<given>();
     if constexpr (is_part_of_build(op)) RegisterOperator(op, where);
   };
   return [&]<size_t... I>(std::index_sequence<I...>) {

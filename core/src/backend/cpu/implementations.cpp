@@ -13,6 +13,12 @@
 namespace ortrain {
 namespace {
 
+// The maker of a kernel, as a function that is called rarely (Cold in op/operator.h).
+template <std::optional<Kernel> (*make)(KernelContext&)>
+[[gnu::cold]] std::optional<Kernel> rarely(KernelContext& c) {
+  return make(c);
+}
+
 // clang-format off
 // The implementations of an operator that this build has. For other operators nothing refers to the kernels,
 // and the linker drops them.
@@ -22,70 +28,70 @@ namespace {
 const RegisterImplementations registered(Device::kCpu, [] {
   std::vector<ImplementationList> lists;
   LIST("", "Conv",
-    {"direct", direct_conv},
-    {"channels last", channels_last_depthwise},
-    {"depthwise", depthwise_conv},
-    {"channels last", channels_last_conv},
-    {"row-major", row_major_conv});
+    {"direct", rarely<direct_conv>},
+    {"channels last", rarely<channels_last_depthwise>},
+    {"depthwise", rarely<depthwise_conv>},
+    {"channels last", rarely<channels_last_conv>},
+    {"row-major", rarely<row_major_conv>});
   LIST(kMicrosoft, "FusedConv",
-    {"direct", direct_conv},
-    {"channels last", channels_last_depthwise},
-    {"depthwise", depthwise_conv},
-    {"channels last", channels_last_conv},
-    {"row-major", row_major_fused_conv});
+    {"direct", rarely<direct_conv>},
+    {"channels last", rarely<channels_last_depthwise>},
+    {"depthwise", rarely<depthwise_conv>},
+    {"channels last", rarely<channels_last_conv>},
+    {"row-major", rarely<row_major_fused_conv>});
   if constexpr (is_built("", "Conv"))  // it is made of convolutions
     LIST(kSessionDomain, "SeparableConv",
-      {"separable", separable_conv});
+      {"separable", rarely<separable_conv>});
   LIST(kMicrosoft, "ConvGrad",
-    {"channels last", channels_last_depthwise_grad},
-    {"channels last", channels_last_conv_grad},
-    {"row-major", static_cast<std::optional<Kernel> (*)(KernelContext&)>(row_major_conv_grad)});
+    {"channels last", rarely<channels_last_depthwise_grad>},
+    {"channels last", rarely<channels_last_conv_grad>},
+    {"row-major", rarely<row_major_conv_grad>});
   LIST("", "ConvTranspose",
-    {"channels last", channels_last_conv_transpose},
-    {"row-major", row_major_conv_transpose});
+    {"channels last", rarely<channels_last_conv_transpose>},
+    {"row-major", rarely<row_major_conv_transpose>});
   LIST(kMicrosoft, "ConvTransposeGrad",
-    {"channels last", channels_last_conv_transpose_grad},
-    {"row-major", static_cast<std::optional<Kernel> (*)(KernelContext&)>(row_major_conv_transpose_grad)});
+    {"channels last", rarely<channels_last_conv_transpose_grad>},
+    {"row-major", rarely<row_major_conv_transpose_grad>});
   LIST("", "MaxPool",
-    {"channels last", channels_last_max_pool},
-    {"row-major", row_major_max_pool});
+    {"channels last", rarely<channels_last_max_pool>},
+    {"row-major", rarely<row_major_max_pool>});
   // Follows the choice made for its MaxPool, even if inputs are constant.
   LIST("", "MaxPoolGrad",
-    {"channels last", channels_last_max_pool_grad},
-    {"row-major", row_major_max_pool_grad});
+    {"channels last", rarely<channels_last_max_pool_grad>},
+    {"row-major", rarely<row_major_max_pool_grad>});
   LIST("", "AveragePool",
-    {"channels last", channels_last_average_pool},
-    {"row-major", row_major_average_pool});
+    {"channels last", rarely<channels_last_average_pool>},
+    {"row-major", rarely<row_major_average_pool>});
   LIST("", "AveragePoolGrad",
-    {"channels last", channels_last_average_pool_grad},
-    {"row-major", row_major_average_pool_grad});
+    {"channels last", rarely<channels_last_average_pool_grad>},
+    {"row-major", rarely<row_major_average_pool_grad>});
   LIST("", "GlobalAveragePool",
-    {"channels last", channels_last_global_average_pool},
-    {"row-major", row_major_global_average_pool});
+    {"channels last", rarely<channels_last_global_average_pool>},
+    {"row-major", rarely<row_major_global_average_pool>});
   LIST("", "GlobalMaxPool",
-    {"channels last", channels_last_global_max_pool},
-    {"row-major", row_major_global_max_pool});
+    {"channels last", rarely<channels_last_global_max_pool>},
+    {"row-major", rarely<row_major_global_max_pool>});
   LIST("", "BatchNormalization",
-    {"channels last", channels_last_batch_normalization},
-    {"row-major", row_major_batch_normalization});
+    {"channels last", rarely<channels_last_batch_normalization>},
+    {"row-major", rarely<row_major_batch_normalization>});
   LIST(kMicrosoft, "BatchNormInternal",
-    {"channels last", channels_last_batch_normalization},
-    {"row-major", row_major_batch_normalization});
+    {"channels last", rarely<channels_last_batch_normalization>},
+    {"row-major", rarely<row_major_batch_normalization>});
   LIST(kMicrosoft, "BatchNormalizationGrad",
-    {"channels last", channels_last_batch_normalization_grad},
-    {"row-major", row_major_batch_normalization_grad});
+    {"channels last", rarely<channels_last_batch_normalization_grad>},
+    {"row-major", rarely<row_major_batch_normalization_grad>});
   LIST("", "MatMul",
-    {"mixed precision", mixed_matmul},
-    {"plain", plain_matmul});
+    {"mixed precision", rarely<mixed_matmul>},
+    {"plain", rarely<plain_matmul>});
   LIST(kMicrosoft, "FusedMatMul",
-    {"mixed precision", mixed_matmul},
-    {"plain", plain_matmul});
+    {"mixed precision", rarely<mixed_matmul>},
+    {"plain", rarely<plain_matmul>});
   LIST("", "Gemm",
-    {"mixed precision", mixed_gemm},
-    {"plain", plain_gemm});
+    {"mixed precision", rarely<mixed_gemm>},
+    {"plain", rarely<plain_gemm>});
   LIST(kSessionDomain, "FusedProduct",
-    {"mixed precision", mixed_fused_product},
-    {"plain", plain_fused_product});
+    {"mixed precision", rarely<mixed_fused_product>},
+    {"plain", rarely<plain_fused_product>});
   return lists;
 }());
 #undef LIST

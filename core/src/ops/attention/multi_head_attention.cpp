@@ -382,7 +382,7 @@ ORTRAIN_OPERATOR(
                   "past_sequence_length?, cache_indirection? -> output, present_key?, present_value?, qk?",
      .rules = {.shape = shape, .gradient = gradient},
      .kernels = {.cpu = kernel}});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "MultiHeadAttention", {standard_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "MultiHeadAttention", {cold<standard_form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -212,7 +212,7 @@ void grad_form(DecompositionContext& e) {
   e.set(0, e("Reshape", {e("Mul", {cofactors, dy}), shape}));
 }
 
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "DetGrad", {grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "DetGrad", {cold<grad_form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -284,7 +284,7 @@ std::vector<ProductTerm> gemm_terms(const Node& node, size_t output) {
 
 ORTRAIN_OPERATOR_FACT(ProductTermsRule, "", "MatMul", matmul_terms);
 ORTRAIN_OPERATOR_FACT(ProductTermsRule, kMicrosoft, "FusedMatMul", matmul_terms);
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "FusedMatMul", {fused_matmul_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "FusedMatMul", {cold<fused_matmul_form>});
 ORTRAIN_OPERATOR_FACT(ProductTermsRule, "", "Gemm", gemm_terms);
 ORTRAIN_OPERATOR_FACT(ProductTermsRule, kSessionDomain, "FusedProduct", matmul_terms);
 

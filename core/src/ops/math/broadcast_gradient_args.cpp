@@ -59,7 +59,7 @@ void form(DecompositionContext& e) {
     e.set(i, e("Reshape", {e("NonZero", {e("Or", {repeated, missing})}), e.int64s({-1})}));
   }
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "BroadcastGradientArgs", {form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "BroadcastGradientArgs", {cold<form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -159,7 +159,7 @@ void grad_form(DecompositionContext& e) {
   e.set(0, e("Mul", {scan(products, 1, {e.x(1)}, reverse), scan(rests, 0, {e.x(1), e.x(0)}, !reverse)}));
 }
 
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "CumProdGrad", {grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "CumProdGrad", {cold<grad_form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -348,7 +348,7 @@ ORTRAIN_OPERATOR({.type = "ReduceLogSumExp",
 void sum_training_form(DecompositionContext& e) {
   e.set(0, e("ReduceSum", e.node().inputs, e.node().attributes));
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "ReduceSumTraining", {sum_training_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "ReduceSumTraining", {cold<sum_training_form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -55,7 +55,7 @@ void form(DecompositionContext& e) {
   const Expression x(e, e.x(0)), factor(e, as_scalar(e, cast_like(e, e.x(1), e.x(0))));
   e.set(0, e.node().int_or("scale_down", 0) != 0 ? x / factor : x * factor);
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "Scale", {form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "Scale", {cold<form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -458,13 +458,13 @@ void gelu_form(DecompositionContext& e) {
   const Expression x(e, e.x(0));
   e.set(0, e.opset() >= kGeluSince ? x.call("Gelu") : x * normal_distribution(x));
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "Gelu", {gelu_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "Gelu", {cold<gelu_form>});
 
 void quick_gelu_form(DecompositionContext& e) {
   const Expression x(e, e.x(0));
   e.set(0, x * (x * static_cast<double>(e.node().float_or("alpha", 1.702f))).call("Sigmoid"));
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "QuickGelu", {quick_gelu_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "QuickGelu", {cold<quick_gelu_form>});
 
 const bool registered_with_derivatives =
     register_rows<std::size(kWithDerivativeRows)>([]<size_t I>() -> Operator {

@@ -237,9 +237,9 @@ void grad_form(DecompositionContext& e) {
 }
 
 bool computes_statistics(const Node& node) { return node.int_or("training_mode", 0) != 0; }
-ORTRAIN_OPERATOR_FACT(StandardForm, "", "BatchNormalization", {training_form, computes_statistics});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "BatchNormInternal", {training_form});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "BatchNormalizationGrad", {grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, "", "BatchNormalization", {cold<training_form>, computes_statistics});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "BatchNormInternal", {cold<training_form>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "BatchNormalizationGrad", {cold<grad_form>});
 
 }  // namespace
 

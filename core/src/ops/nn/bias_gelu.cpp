@@ -135,8 +135,8 @@ void fast_gelu_form(DecompositionContext& e) {
   const Expression argument = 2 * std::sqrt(2 / std::numbers::pi) * x * (1.0 + 0.044715 * (x * x));
   e.set(0, x * argument.call("Sigmoid"));
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "BiasGelu", {bias_gelu_form});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "FastGelu", {fast_gelu_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "BiasGelu", {cold<bias_gelu_form>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "FastGelu", {cold<fast_gelu_form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -159,7 +159,7 @@ void conv_grad_form(DecompositionContext& e) {
   if (e.has_y(1)) e.set(1, weight_gradient(e, windows, dy, x, groups));
   if (e.has_y(2)) e.set(2, bias_gradient(e, dy, windows.size()));
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "ConvGrad", {conv_grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "ConvGrad", {cold<conv_grad_form>});
 
 void fused_conv_form(DecompositionContext& e) {
   Attributes attributes = e.node().attributes;
@@ -189,7 +189,7 @@ void fused_conv_form(DecompositionContext& e) {
       return e.set(0, y);
   }
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "FusedConv", {fused_conv_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "FusedConv", {cold<fused_conv_form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -104,7 +104,7 @@ void grad_form(DecompositionContext& e) {
   if (e.has_y(1)) e.set(1, weight_gradient(e, windows, x, dy, groups));
   if (e.has_y(2)) e.set(2, e.reduce_sum(dy, axes, false));
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "ConvTransposeGrad", {grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "ConvTransposeGrad", {cold<grad_form>});
 
 }  // namespace
 

@@ -234,7 +234,7 @@ void gradient_form(DecompositionContext& e) {
   if (!training) factor = Expression(e, e.x(3)).choose(factor, dy.number(1));
   e.set(0, mask.choose(dy * factor, dy.number(0)));
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "DropoutGrad", {gradient_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "DropoutGrad", {cold<gradient_form>});
 
 }  // namespace
 

@@ -155,9 +155,9 @@ void simplified_form(DecompositionContext& e) {
   e.set(0, Expression(e, cast_like(e, x * s, e.x(1))) * Expression(e, e.x(1)));
   if (e.has_y(1)) e.set(1, s);
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "LayerNormalizationGrad", {grad_form<false>});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SimplifiedLayerNormalizationGrad", {grad_form<true>});
-ORTRAIN_OPERATOR_FACT(StandardForm, "", "SimplifiedLayerNormalization", {simplified_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "LayerNormalizationGrad", {cold<grad_form<false>>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SimplifiedLayerNormalizationGrad", {cold<grad_form<true>>});
+ORTRAIN_OPERATOR_FACT(StandardForm, "", "SimplifiedLayerNormalization", {cold<simplified_form>});
 
 std::optional<InputPositions> layer_positions(const PositionQuery& q) { return row_positions(q, -1); }
 

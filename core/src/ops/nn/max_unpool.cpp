@@ -153,7 +153,7 @@ void grad_form(DecompositionContext& e) {
   }
   e.set(0, e("Gather", {e("Reshape", {dy, e.int64s({-1})}), e.x(1)}));
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "MaxUnpoolGrad", {grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "MaxUnpoolGrad", {cold<grad_form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -268,8 +268,8 @@ void average_pool_grad_form(DecompositionContext& e) {
   e.set(0, reshape_to(e, spread_windows(e, windows, dy, weights, 1, like), shape));
 }
 
-ORTRAIN_OPERATOR_FACT(StandardForm, "", "MaxPoolGrad", {max_pool_grad_form});
-ORTRAIN_OPERATOR_FACT(StandardForm, "", "AveragePoolGrad", {average_pool_grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, "", "MaxPoolGrad", {cold<max_pool_grad_form>});
+ORTRAIN_OPERATOR_FACT(StandardForm, "", "AveragePoolGrad", {cold<average_pool_grad_form>});
 
 }  // namespace
 

@@ -149,13 +149,13 @@ ORTRAIN_OPERATOR({gradient_operator<Function::kLog, true>()});
 ORTRAIN_OPERATOR({gradient_operator<Function::kLog, false>()});
 
 ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SoftmaxGrad",
-                      {kVariant<gradient_form, Function::kSoftmax, true>});
+                      {cold<kVariant<gradient_form, Function::kSoftmax, true>>});
 ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SoftmaxGrad_13",
-                      {kVariant<gradient_form, Function::kSoftmax, false>});
+                      {cold<kVariant<gradient_form, Function::kSoftmax, false>>});
 ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "LogSoftmaxGrad",
-                      {kVariant<gradient_form, Function::kLog, true>});
+                      {cold<kVariant<gradient_form, Function::kLog, true>>});
 ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "LogSoftmaxGrad_13",
-                      {kVariant<gradient_form, Function::kLog, false>});
+                      {cold<kVariant<gradient_form, Function::kLog, false>>});
 
 }  // namespace
 

@@ -401,12 +401,14 @@ void likelihood_form(DecompositionContext& e) { internal_form(e, "NegativeLogLik
 void cross_entropy_form(DecompositionContext& e) { internal_form(e, "SoftmaxCrossEntropyLoss"); }
 
 ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, loss_grad(Form::kOnnx),
-                      {kVariant<gradient_form, Form::kOnnx>});
+                      {cold<kVariant<gradient_form, Form::kOnnx>>});
 ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, loss_grad(Form::kInternal),
-                      {kVariant<gradient_form, Form::kInternal>});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SoftmaxCrossEntropyLossInternal", {cross_entropy_form});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "NegativeLogLikelihoodLossInternal", {likelihood_form});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "NegativeLogLikelihoodLossInternal2", {likelihood_form});
+                      {cold<kVariant<gradient_form, Form::kInternal>>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SoftmaxCrossEntropyLossInternal",
+                      {cold<cross_entropy_form>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "NegativeLogLikelihoodLossInternal", {cold<likelihood_form>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "NegativeLogLikelihoodLossInternal2",
+                      {cold<likelihood_form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -630,9 +630,9 @@ void quantize_gradient_form(DecompositionContext& e) {
                                 .call("And", placed.call("LessOrEqual", placed.number(range->high)));
   e.set(0, inside.choose(dy, dy.number(0)));
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "FakeQuant", {fake_form});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "FakeQuantGrad", {fake_gradient_form});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "QuantizeLinearGrad", {quantize_gradient_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "FakeQuant", {cold<fake_form>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "FakeQuantGrad", {cold<fake_gradient_form>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "QuantizeLinearGrad", {cold<quantize_gradient_form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -95,9 +95,9 @@ void grad_form(DecompositionContext& e) {
 
 void plain_form(DecompositionContext& e) { forward_form<2>(e, "GRU", 3, kActivations); }
 
-ORTRAIN_OPERATOR_FACT(StandardForm, "", "GRU", {plain_form, is_batch_first});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "GRUTraining", {training_form});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "GRUGrad", {grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, "", "GRU", {cold<plain_form>, is_batch_first});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "GRUTraining", {cold<training_form>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "GRUGrad", {cold<grad_form>});
 
 }  // namespace
 }  // namespace ortrain

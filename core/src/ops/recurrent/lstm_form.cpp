@@ -147,9 +147,9 @@ void grad_form(DecompositionContext& e) {
 
 void plain_form(DecompositionContext& e) { forward_form<3>(e, "LSTM", 4, kActivations); }
 
-ORTRAIN_OPERATOR_FACT(StandardForm, "", "LSTM", {plain_form, is_batch_first});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "LSTMTraining", {training_form});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "LSTMGrad", {grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, "", "LSTM", {cold<plain_form>, is_batch_first});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "LSTMTraining", {cold<training_form>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "LSTMGrad", {cold<grad_form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -29,8 +29,8 @@ void grad_form(DecompositionContext& e) {
 
 void plain_form(DecompositionContext& e) { forward_form<2>(e, "RNN", 1, kActivations); }
 
-ORTRAIN_OPERATOR_FACT(StandardForm, "", "RNN", {plain_form, is_batch_first});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "RNNGrad", {grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, "", "RNN", {cold<plain_form>, is_batch_first});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "RNNGrad", {cold<grad_form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -265,7 +265,7 @@ class AdjointForm {
 };
 
 void grad_form(DecompositionContext& e) { AdjointForm(e).write(); }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "DFTGrad", {grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "DFTGrad", {cold<grad_form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -290,7 +290,7 @@ class AdjointForm {
 };
 
 void grad_form(DecompositionContext& e) { AdjointForm(e).write(); }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "STFTGrad", {grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "STFTGrad", {cold<grad_form>});
 
 }  // namespace
 }  // namespace ortrain

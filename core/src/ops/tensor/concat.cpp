@@ -114,7 +114,7 @@ void training_form(DecompositionContext& e) {
     lengths.push_back(dims_of(e, x, axis, axis == -1 ? kToTheLast : axis + 1));
   e.set(1, e("Concat", lengths, {{"axis", int64_t{0}}}));
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "ConcatTraining", {training_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "ConcatTraining", {cold<training_form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -118,7 +118,7 @@ void gather_grad_form(DecompositionContext& e) {
   const Name shape = e("Gather", {e.x(0), e.int64s(order)});
   e.set(0, e("Transpose", {sums(shape, updates)}, {{"perm", back}}));
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "GatherGrad", {gather_grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "GatherGrad", {cold<gather_grad_form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -81,7 +81,7 @@ void gather_grad_form(DecompositionContext& e) {
   e.set(0, e("ScatterElements", {e("Expand", {dy.number(0), e.x(1)}), e.x(2), dy},
              {{"axis", e.node().int_or("axis", 0)}, {"reduction", std::string("add")}}));
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "GatherElementsGrad", {gather_grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "GatherElementsGrad", {cold<gather_grad_form>});
 
 }  // namespace
 }  // namespace ortrain

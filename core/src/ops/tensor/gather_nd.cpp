@@ -124,7 +124,7 @@ void gather_grad_form(DecompositionContext& e) {
                              places_of(e, indices, shape, k), updates);
   e.set(0, reshape_to(e, sums, e.x(0)));
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "GatherNDGrad", {gather_grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "GatherNDGrad", {cold<gather_grad_form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -161,7 +161,7 @@ void slice_grad_form(DecompositionContext& e) {
   const Name zeros = e("Expand", {dy.number(0), e("Reshape", {count, line})});
   e.set(0, reshape_to(e, e("ScatterElements", {zeros, places, e("Reshape", {dy, line})}), shape));
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SliceGrad", {slice_grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SliceGrad", {cold<slice_grad_form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -100,7 +100,7 @@ void training_form(DecompositionContext& e) {
   const auto parts = e.emit("Split", e.node().inputs, count, {{"axis", e.node().int_or("axis", 0)}});
   for (size_t o = 0; o < count; ++o) e.set(o, parts[o]);
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SplitTraining", {training_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SplitTraining", {cold<training_form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -157,7 +157,7 @@ void grad_form(DecompositionContext& e) {
     places = places.call("Mod", Expression(e, scalar(e("Shape", {dy}))));
   e.set(0, e("GatherElements", {dy, e("Expand", {places, shape})}, {{"axis", axis}}));
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "TensorScatterGrad", {grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "TensorScatterGrad", {cold<grad_form>});
 
 }  // namespace
 }  // namespace ortrain

@@ -153,7 +153,7 @@ void grad_form(DecompositionContext& e) {
   e.set(0, e("MatMul", {e("Transpose", {dy}, {{"perm", std::vector<int64_t>{0, 2, 1}}}),
                         e("Concat", {places, ones}, {{"axis", int64_t{2}}})}));
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "AffineGridGrad", {grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "AffineGridGrad", {cold<grad_form>});
 
 }  // namespace
 }  // namespace ortrain

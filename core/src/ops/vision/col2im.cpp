@@ -171,7 +171,7 @@ void grad_form(DecompositionContext& e) {
   e.set(0, e("Reshape", {columns, e("Concat", {dims_of(e, e.x(0), 0, 1), channels, e.int64s({-1})},
                                     {{"axis", int64_t{0}}})}));
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "Col2ImGrad", {grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "Col2ImGrad", {cold<grad_form>});
 
 }  // namespace
 }  // namespace ortrain

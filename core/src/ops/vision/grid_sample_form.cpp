@@ -137,7 +137,7 @@ void grad_form(DecompositionContext& e) {
   e.set(1, e("Reshape", {all, shape}));
 }
 
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "GridSampleGrad", {grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "GridSampleGrad", {cold<grad_form>});
 
 }  // namespace
 }  // namespace ortrain

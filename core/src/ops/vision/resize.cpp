@@ -659,8 +659,8 @@ void grad_form(DecompositionContext& e, Form form) {
   }
   e.set(0, dx == e.x(0) ? e("Identity", {dx}) : dx);
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "ResizeGrad", {kVariant<grad_form, Form::kResize>});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "UpsampleGrad", {kVariant<grad_form, Form::kUpsample>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "ResizeGrad", {cold<kVariant<grad_form, Form::kResize>>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "UpsampleGrad", {cold<kVariant<grad_form, Form::kUpsample>>});
 
 }  // namespace
 }  // namespace ortrain
