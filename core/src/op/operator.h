@@ -218,15 +218,16 @@ struct Kernels {
 // For an operator that only a pass creates: operators of ONNX or com.microsoft that are always among the
 // nodes that the pass replaces. A build without one of these operators leaves this operator out.
 struct MadeFrom {
-  std::string_view first = "", second = "";
+  std::string_view first, second;
 };
 
+// Strings without a default have no address, which the loader would have to relocate.
 struct Operator {
-  std::string_view domain = "";
+  std::string_view domain = {};
   std::string_view type;
   // Inputs, outputs and attributes in the notation of op/signature.h, for operators that ONNX does not
   // define.
-  std::string_view signature = "";
+  std::string_view signature = {};
   // The fault of a node's subgraphs, whose inputs and outputs no signature states; empty if there is none.
   std::string (*subgraph_fault)(const Node& node, int64_t opset) = nullptr;
   Rules rules = {};
