@@ -218,7 +218,7 @@ struct Kernels {
 // For an operator that only a pass creates: operators of ONNX or com.microsoft that are always among the
 // nodes that the pass replaces. A build without one of these operators leaves this operator out.
 struct MadeFrom {
-  std::string_view first, second;
+  std::string_view first = {}, second = {};
 };
 
 // Strings without a default have no address, which the loader would have to relocate.
