@@ -43,14 +43,14 @@ Kernel kernel(KernelContext& c) {
 
 // dX = (dY + 2 Y dSquare) at Index, zeros elsewhere.
 void gradient(GradientContext& g) {
-  const std::string index = g.want_y(1);
-  std::string d = g.dy(0);
+  const Name index = g.want_y(1);
+  Name d = g.dy(0);
   if (!g.dy(2).empty()) {
     const Expression square(g, g.dy(2)), y(g, g.want_y(0));
     const Expression of_square = square * y * 2.0;
     d = d.empty() ? of_square.name() : (Expression(g, d) + of_square).name();
   }
-  const std::string zeros = g("ConstantOfShape", {g("Shape", {g.x(0)})});
+  const Name zeros = g("ConstantOfShape", {g("Shape", {g.x(0)})});
   g.set(0,
         g("ScatterElements", {zeros, g.unsqueeze(index, {1}), g.unsqueeze(d, {1})}, {{"axis", int64_t{1}}}));
 }
