@@ -139,7 +139,7 @@ int64_t number_of(const std::shared_ptr<CustomNode>& node) {
 
 void register_gradient(const std::string& domain, const std::string& type, const Model& gradient) {
   require(!type.empty(), ErrorCode::kInvalidArgument, "the operator has no name, expected one");
-  const Name name = domain.empty() ? type : concat(domain, ".", type);
+  const std::string name = domain.empty() ? type : concat(domain, ".", type);
   const auto is_own = [](const std::string& of, const std::string& op_type) {
     const Operator* op = find_operator(of, op_type);
     return op && !is_only_declared(*op);

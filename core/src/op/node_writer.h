@@ -27,7 +27,7 @@ class Name {
   Name() : Name("") {}
   Name(const char (&omitted)[1]);
   Name(const std::string& text) : text_(&text) {}
-  Name(std::string&&) = delete;
+  Name(const std::string&&) = delete;  // the string would not outlive the name
 
   operator const std::string&() const { return *text_; }
   const std::string& text() const { return *text_; }

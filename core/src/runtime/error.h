@@ -62,6 +62,13 @@ std::string concat_parts(const char* kinds, ...);
 std::string concat_list(const char* kinds, va_list parts);
 [[noreturn]] void fail_with(ErrorCode code, const char* kinds, ...);
 
+// Types that refer to a string. A type that makes a new string, such as a path, is none: the string would not
+// outlive the call.
+template <typename T>
+concept RefersToString = std::same_as<T, std::string> || requires(const T& part) {
+  part.operator const std::string&();
+};
+
 template <typename T>
 constexpr char kind_of_part() {
   if constexpr (std::same_as<T, std::string_view>)
@@ -70,7 +77,7 @@ constexpr char kind_of_part() {
     return 'n';
   else if constexpr (std::convertible_to<const T&, const char*>)
     return 'z';
-  else if constexpr (std::convertible_to<const T&, const std::string&>)
+  else if constexpr (RefersToString<T>)
     return 's';
   else if constexpr (std::same_as<T, char>)
     return 'c';
