@@ -172,7 +172,7 @@ def test_models_with_other_weights_are_rejected(tmp_path):
     name = next(tensor.name for tensor in trained.graph.initializer if "embed_tokens" in tensor.name)
     renamed = next(tensor for tensor in lacking.graph.initializer if tensor.name == name)
     renamed.name = "other"
-    with pytest.raises(ValueError, match=rf"the model lacks weights of the trained model, {name}"):
+    with pytest.raises(ValueError, match=rf"the trained model has weights that the model lacks, {name}"):
         artifacts.with_weights_of(lacking, trained)
     renamed.CopyFrom(numpy_helper.from_array(np.zeros((3, 2), np.float32), name))
     with pytest.raises(

@@ -47,8 +47,8 @@ def with_weights_of(model: onnx.ModelProto | StrPath, trained: onnx.ModelProto |
         _check_form(own[name], others[name])
         own[name].CopyFrom(others[name])
     where = path or "the model"
-    _check_names(others, own, f"{where} lacks weights of the trained model")
-    _check_names(own, others, f"{where} has weights that the trained model lacks")
+    _check_names(others, own, f"the trained model has weights that {where} lacks")
+    _check_names(own, others, f"the trained model lacks weights that {where} has")
     return changed
 
 
