@@ -197,8 +197,10 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 }  // namespace
 
 std::optional<Node> layer_normalization_gradient_from_output(const Node& backward, const Node& forward) {
-  if (backward.domain != kMicrosoft || backward.op_type != "LayerNormalizationGrad" ||
-      !forward.domain.empty() || forward.op_type != "LayerNormalization" || !forward.has_input(2) ||
+  const Operator* of_backward = find_operator(backward.domain, backward.op_type);
+  const Operator* of_forward = find_operator(forward.domain, forward.op_type);
+  if (!of_backward || of_backward != find_operator(kMicrosoft, "LayerNormalizationGrad") || !of_forward ||
+      of_forward != find_operator("", "LayerNormalization") || !forward.has_input(2) ||
       !forward.has_output(2))
     return std::nullopt;
   Node from_output = backward;
