@@ -174,5 +174,5 @@ def test_a_template_runs_in_a_sandbox(folder):
 
 
 def test_a_model_with_a_cache_is_refused(folder):
-    with pytest.raises(ValueError, match=r"export the model without its cache \(use_cache=False\)"):
+    with pytest.raises(ValueError, match=r"ortrain\.artifacts\.without_cache removes the key-value cache"):
         made(folder, prompts(), inputs=("input_ids", "past_key_values.0.key"))

@@ -264,6 +264,7 @@ class EarlierLogs(Callback):
 
     def __init__(self, checkpoints: RunCheckpoints) -> None:
         self.checkpoints = checkpoints
+        self.copied: list[str] = []
 
     def on_train_begin(self, logs: Logs) -> None:
         """Copy the logs if they have epochs that the resumed run does not have."""
@@ -273,11 +274,16 @@ class EarlierLogs(Callback):
         found = [run / name for name in LOGS if (run / name).exists()]
         for path in found:
             copy_file(path, self.checkpoints.aside() / path.name, "log")
-        click.echo(
-            f"ortrain: copied {' and '.join(path.name for path in found)}, with the later epochs, to "
-            f"{self.checkpoints.aside()}",
-            err=True,
-        )
+        self.copied = [path.name for path in found]
+
+    def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
+        """Say that logs were copied, once all callbacks have accepted the files of the run."""
+        if self.copied:
+            click.echo(
+                f"ortrain: copied {' and '.join(self.copied)}, with the later epochs, to {self.checkpoints.aside()}",
+                err=True,
+            )
+            self.copied = []
 
 
 def run_of(trainer: Trainer, checkpoint: Path, runs: Path) -> Path:
