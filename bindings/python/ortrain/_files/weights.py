@@ -167,6 +167,15 @@ def put_back(model: onnx.ModelProto, taken: dict[str, onnx.TensorProto]) -> None
     model.graph.initializer.extend(tensor for name, tensor in taken.items() if name in read)
 
 
+def write_copy(model: onnx.ModelProto, path: StrPath, apart: bool | None) -> None:
+    """Write a copy of a model: a written model refers to the new file of its weights. `write_models` explains ``apart``."""
+    target = Path(os.fspath(path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    write_models({target: copy}, target.with_name(f"{target.name}.data"), apart)
+
+
 def write_models(models: dict[Path, onnx.ModelProto], data: Path, apart: bool | None) -> list[Path]:
     """Write models. Their weights may be in one file beside them, which contains each initializer once.
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import onnx
 
-from ortrain._files.weights import write_models
+from ortrain._files.weights import write_copy
 from ortrain._support.values import StrPath
 from ortrain.artifacts.graph.cache import remove_cache
 from ortrain.artifacts.loading import load
@@ -55,9 +52,5 @@ def without_cache(
             f"the inputs {', '.join(value.name for value in changed.graph.input)}"
         )
     if path is not None:
-        target = Path(os.fspath(path))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        copy = onnx.ModelProto()
-        copy.CopyFrom(changed)  # the written model refers to the new file
-        write_models({target: copy}, target.with_name(f"{target.name}.data"), external_data)
+        write_copy(changed, path, external_data)
     return changed

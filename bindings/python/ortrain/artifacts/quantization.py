@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import onnx
 
-from ortrain._files.weights import write_models
+from ortrain._files.weights import write_copy
 from ortrain._support.checks import names_of
 from ortrain._support.values import StrPath
 from ortrain.artifacts.graph.block_codes import Coding
@@ -74,9 +72,5 @@ def quantize_weights(
         loaded.CopyFrom(given)
     done = quantize(loaded, coding, names_of("skip", skip), embeddings)
     if path is not None:
-        target = Path(os.fspath(path))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        copy = onnx.ModelProto()
-        copy.CopyFrom(loaded)  # the written models refer to the new file
-        write_models({target: copy}, target.with_name(f"{target.name}.data"), external_data)
+        write_copy(loaded, path, external_data)
     return done
