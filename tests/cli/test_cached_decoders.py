@@ -188,3 +188,39 @@ def test_a_model_without_cache_is_named():
     graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 3]))
     with pytest.raises(ValueError, match=r"the model has no key-value cache: .* found the inputs x$"):
         artifacts.without_cache(helper.make_model(graph))
+
+
+def cache_with(dimensions):
+    """A model with one cache input of these dimensions, which a node appends to and another measures."""
+    nodes = [
+        helper.make_node("Shape", ["past_key"], ["measured"]),
+        helper.make_node("Concat", ["past_key", "x"], ["present_key"], axis=1),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, None, 4]),
+        helper.make_tensor_value_info("past_key", TensorProto.FLOAT, dimensions),
+    ]
+    outputs = [
+        helper.make_tensor_value_info("measured", TensorProto.INT64, [3]),
+        helper.make_tensor_value_info("present_key", TensorProto.FLOAT, [None, None, 4]),
+    ]
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+def test_the_batch_size_may_be_fixed_or_have_no_name(batch):
+    changed = artifacts.without_cache(cache_with([batch, None, 4]))
+    session = onnxruntime.InferenceSession(changed.SerializeToString())
+    x = np.ones((3, 5, 4), np.float32)
+    assert [value.name for value in session.get_outputs()] == ["measured"]
+    assert session.run(None, {"x": x})[0].tolist() == [3, 0, 4]
+
+
+def test_dimensions_of_a_cache_that_are_not_clear_are_rejected():
+    with pytest.raises(
+        ValueError, match=r"past_key has 2 free dimensions after the batch size, and only the"
+    ):
+        artifacts.without_cache(cache_with(["b", "p", "h"]))
+    with pytest.raises(ValueError, match=r"no other input has the batch size of past_key, b;"):
+        artifacts.without_cache(cache_with(["b", "p", 4]))

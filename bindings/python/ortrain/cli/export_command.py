@@ -78,18 +78,21 @@ def command(
     trainer = Trainer(folder, outputs=list(outputs) or None, checkpoint=read, threads=threads)
     if with_preprocessing:
         _check_preprocessing(trainer)
-    files = (trainer, model, adapters, peft)
-    written = _export(*files) if into is None else _export_into(into, *files)
+    names = trainer.outputs
+    if into is None:
+        written = _export(trainer, model, adapters, peft)
+    else:
+        written, names = _export_into(into, trainer, model, adapters, peft)
     if with_preprocessing:
         _put_preprocessing_in_front(trainer, model)
     elif trainer.preprocessing not in (None, _plain(trainer)):
         click.echo(f"ortrain: {_what_it_takes(trainer)}", err=True)
     if json_output:
-        app.print_json({"model": model, "checkpoint": read, "outputs": trainer.outputs})
+        app.print_json({"model": model, "checkpoint": read, "outputs": names})
     else:
         click.echo(
             f"wrote {' and '.join(map(str, written))} with the parameters of {read} ({results.origin_of(read, trainer)})"
-            + (f", outputs {', '.join(trainer.outputs)}" if into is None else "")
+            + (f", outputs {', '.join(names)}" if into is None else "")
         )
 
 
@@ -123,16 +126,19 @@ def _export(trainer: Trainer, model: Path, adapters: str, peft: Path | None) -> 
     return written
 
 
-def _export_into(into: Path, trainer: Trainer, model: Path, adapters: str, peft: Path | None) -> list[Path]:
-    """Write the model in a file with the trained weights, and a folder with adapters; return the paths."""
+def _export_into(
+    into: Path, trainer: Trainer, model: Path, adapters: str, peft: Path | None
+) -> tuple[list[Path], list[str]]:
+    """Write the model in a file with the trained weights, and a folder with adapters; return the paths and its outputs."""
     from ortrain import artifacts
     from ortrain._files.weights import write_models
 
     with tempfile.TemporaryDirectory(prefix="ortrain-") as temporary:
         exported, *others = _export(trainer, Path(temporary) / model.name, adapters, peft)
         made = artifacts.with_weights_of(into, exported)
+        names = [value.name for value in made.graph.output]
         write_models({model: made}, model.with_name(f"{model.name}.data"), None)
-    return [model, *others]
+    return [model, *others], names
 
 
 def _check_into(

@@ -56,10 +56,13 @@ def opened(model: Path, options: SessionOptions) -> InferenceSession:
     session = InferenceSession(model, options)
     if not any(argument.name.startswith("past") for argument in session.get_inputs()):
         return session
-    from ortrain._files.weights import with_all_data
-    from ortrain.artifacts import without_cache
+    from ortrain._files.weights import load_with_weights_apart, with_all_data
+    from ortrain.artifacts.graph.cache import remove_cache
 
-    return InferenceSession(with_all_data(without_cache(model)).SerializeToString(), options)
+    loaded = load_with_weights_apart(model)
+    if not remove_cache(loaded):
+        return session
+    return InferenceSession(with_all_data(loaded).SerializeToString(), options)
 
 
 def batch_of(folder: Path) -> tuple[int, int]:

@@ -6,7 +6,6 @@ tokens. Training reads whole texts, so no token is earlier.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,20 +14,20 @@ import onnx
 from ortrain import _graph
 from ortrain._graph.initializers import add_initializer, free_name, is_read
 
-_PAST = re.compile(r"past")
-_PRESENT = re.compile(r"present")
+_PAST, _PRESENT = "past", "present"  # how the names of inputs and outputs begin
 
 
 def cache_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     """Return the inputs of a model with the keys and values of earlier tokens.
 
-    They have names that begin with "past", have floating-point numbers, and their number of tokens is free.
+    They have names that begin with "past", floating-point numbers, and at least three dimensions. The number of tokens is a free
+    dimension.
     """
     valued = {tensor.name for tensor in graph.initializer}
     return [
         value
         for value in graph.input
-        if _PAST.match(value.name)
+        if value.name.startswith(_PAST)
         and value.name not in valued
         and value.type.tensor_type.elem_type in _graph.FLOATING
         and len(value.type.tensor_type.shape.dim) > 2
@@ -50,7 +49,7 @@ def remove_cache(model: onnx.ModelProto) -> list[str]:
     for place in reversed([i for i, value in enumerate(graph.input) if value.name in removed]):
         del graph.input[place]
     appended = _remove_concatenations(model, set(removed))
-    gone = {value.name for value in graph.output if _PRESENT.match(value.name)} | appended
+    gone = {value.name for value in graph.output if value.name.startswith(_PRESENT)} | appended
     for values in (graph.output, graph.value_info):
         for place in reversed([i for i, value in enumerate(values) if value.name in gone]):
             del values[place]
@@ -65,19 +64,37 @@ def remove_cache(model: onnx.ModelProto) -> list[str]:
 def _dimensions(
     graph: onnx.GraphProto, cache: list[onnx.ValueInfoProto]
 ) -> tuple[tuple[str, int] | int, set[str]]:
-    """Return the batch size of a cache, fixed or as an axis of an input, and the names of its numbers of tokens."""
-    names = {value.name for value in cache}
+    """Return the batch size of a cache, fixed or as an axis of an input, and the names of its numbers of tokens.
+
+    Raises
+    ------
+    ValueError
+        When an input has more free dimensions than the batch size and the number of tokens, or no other input has the batch size.
+    """
+    advice = "export the model without its cache (use_cache=False)"
+    lengths = set()
+    for value in cache:
+        free = [dim for dim in value.type.tensor_type.shape.dim[1:] if not dim.dim_value]
+        if len(free) > 1:
+            raise ValueError(
+                f"the key-value cache of the model cannot be removed: {value.name} has {len(free)} free dimensions after the "
+                f"batch size, and only the number of tokens may be free; {advice}"
+            )
+        lengths.add(free[0].dim_param)
+    lengths.discard("")
     first = cache[0].type.tensor_type.shape.dim[0]
-    lengths = {dim.dim_param for value in cache for dim in value.type.tensor_type.shape.dim[1:]} - {""}
     if first.dim_value:
         return int(first.dim_value), lengths
-    for value in graph.input:
+    names = {value.name for value in cache}
+    others = [value for value in graph.input if value.name not in names]
+    for value in others:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if value.name not in names and dim.dim_param == first.dim_param:
+            # Inputs of a language model are [batch, tokens], which helps if dimensions have no names.
+            if dim.dim_param == first.dim_param if first.dim_param else axis == 0:
                 return (value.name, axis), lengths
     raise ValueError(
-        f"the key-value cache of the model cannot be removed: no input has the first dimension of {cache[0].name}, "
-        f"{first.dim_param or 'which has no name'}; export the model without its cache (use_cache=False)"
+        f"the key-value cache of the model cannot be removed: no other input has the batch size of {cache[0].name}, "
+        f"{first.dim_param or 'which has no name'}; {advice}"
     )
 
 
