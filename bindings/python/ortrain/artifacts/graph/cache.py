@@ -76,9 +76,12 @@ def _dimensions(
     for value in cache:
         free = [dim for dim in value.type.tensor_type.shape.dim[1:] if not dim.dim_value]
         if len(free) > 1:
+            shape = ", ".join(
+                str(dim.dim_value or dim.dim_param or "?") for dim in value.type.tensor_type.shape.dim
+            )
             raise ValueError(
-                f"the key-value cache of the model cannot be removed: {value.name} has {len(free)} free dimensions after the "
-                f"batch size, and only the number of tokens may be free; {advice}"
+                f"the key-value cache of the model cannot be removed: {value.name} has the shape [{shape}], expected one free "
+                f"dimension after the batch size, the number of tokens; {advice}"
             )
         lengths.add(free[0].dim_param)
     lengths.discard("")
