@@ -9,12 +9,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from exported import check_valid
 from onnx import TensorProto, helper, numpy_helper
 from ortrain import Trainer, artifacts
 from small_language_model import prompts, write_lines, write_tokenizer
 
 DECODERS = Path(__file__).parents[1] / "data" / "decoders"
-NAMES = ("gemma3", "gpt2", "llama")
+NAMES = ("gemma3", "gemma3_fused", "gpt2", "llama", "llama_fused")
 TOKENS = 9
 
 
@@ -43,9 +44,14 @@ def fed(session, ids):
     return {value.name: values[value.name] for value in session.get_inputs() if value.name in values}
 
 
-def scores_with_cache(model, ids):
+def scores_with_cache(model, ids, adapter=None):
     """The scores that stock onnxruntime computes, one token at a time."""
     session = onnxruntime.InferenceSession(model)
+    options = onnxruntime.RunOptions()
+    if adapter is not None:
+        loaded = onnxruntime.LoraAdapter()
+        loaded.Load(adapter)
+        options.add_active_adapter(loaded)
     rows = len(ids)
     cache = {
         value.name: np.zeros((rows, value.shape[1], 0, value.shape[3]), np.float32)
@@ -61,7 +67,7 @@ def scores_with_cache(model, ids):
             feed["attention_mask"] = np.ones((rows, place + 1), np.int64)
         if "position_ids" in feed:
             feed["position_ids"] = np.full((rows, 1), place)
-        found = dict(zip(outputs, session.run(None, feed), strict=True))
+        found = dict(zip(outputs, session.run(None, feed, options), strict=True))
         scores.append(found["logits"])
         cache = {name: found[name.replace("past_key_values", "present")] for name in cache}
     return np.concatenate(scores, axis=1)
@@ -75,7 +81,9 @@ def some_tokens():
 def test_without_its_cache_a_model_computes_the_same_scores(name, tmp_path):
     model, ids = DECODERS / f"{name}.onnx", some_tokens()
     changed = artifacts.without_cache(model, tmp_path / "model.onnx")
-    onnx.checker.check_model(changed, full_check=True)
+    if name.endswith("_fused"):
+        del changed.graph.value_info[:]  # onnxruntime-genai declares a wrong shape
+    check_valid(changed)
     assert [value.name for value in changed.graph.output] == ["logits"]
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     assert set(fed(session, ids)) == {value.name for value in session.get_inputs()}
@@ -91,7 +99,8 @@ def test_trained_weights_return_to_the_model_with_its_cache(name, adapter, folde
     model, ids = write_decoder(folder, name), some_tokens()
     train = ("train", name, "--data", "facts.jsonl", "--adapter", adapter, "--epochs", "3", "--lr", "0.02")
     assert "the model of the artifacts has no key-value cache" in run(*train).err
-    merged = () if adapter == "none" else ("--adapters", "merged")
+    has_merged = adapter != "none" and name != "gemma3_fused"  # whose weights are quantized
+    merged = ("--adapters", "merged") if has_merged else ()
     said = run("export", "artifacts", "trained.onnx", *merged, "--into", str(model)).out
     assert said.startswith("wrote trained.onnx with the parameters of artifacts/best.ckpt (")
 
@@ -103,28 +112,26 @@ def test_trained_weights_return_to_the_model_with_its_cache(name, adapter, folde
     assert np.abs(found - scores_with_cache(model, ids)).max() > 0.01
 
 
-def test_quantized_weights_return_too(folder, run):
+# Sums of products and quantized weights are rounded to the codes of quantized weights; adapters outside the weights are not.
+@pytest.mark.parametrize(("adapters", "bound"), [("inside", 5e-6), ("apart", 5e-6), ("requantized", 0.02)])
+@pytest.mark.parametrize("quantized_by", ["quantize", "train"])
+def test_quantized_weights_return_too(quantized_by, adapters, bound, folder, run):
     pytest.importorskip("safetensors")
     model = write_decoder(folder, "llama")
-    run("quantize", str(model), "llama/small.onnx", "--bits", "8")
-    run(
-        "train",
-        "llama/small.onnx",
-        "--data",
-        "facts.jsonl",
-        "--adapter",
-        "lora",
-        "--epochs",
-        "3",
-        "--lr",
-        "0.02",
-    )
-    run("export", "artifacts", "trained.onnx", "--adapters", "requantized", "--into", "llama/small.onnx")
+    bits = ("--bits", "8")
+    if quantized_by == "quantize":
+        run("quantize", str(model), "llama/small.onnx", *bits)
+        model, bits = folder / "llama" / "small.onnx", ()
+    run("train", str(model), "--data", "facts.jsonl", *bits, "--epochs", "3", "--lr", "0.02")
+    run("export", "artifacts", "trained.onnx", "--adapters", adapters, "--into", str(model))
     trainer = Trainer("artifacts", checkpoint="artifacts/best.ckpt", outputs=["logits"])
     ids = some_tokens()
     values = fed(onnxruntime.InferenceSession(model), ids)
     expected = trainer.predict(tuple(values[form.name] for form in trainer.inputs.forms[:-1]))
-    np.testing.assert_allclose(scores_with_cache("trained.onnx", ids), expected, atol=0.02)
+    adapter = "trained.onnx_adapter" if adapters == "apart" else None
+    found = scores_with_cache("trained.onnx", ids, adapter)
+    np.testing.assert_allclose(found, expected, atol=bound)
+    assert np.abs(expected - scores_with_cache(model, ids)).max() > 0.05
 
 
 def test_text_is_generated_without_the_cache(folder, run):
@@ -140,29 +147,15 @@ def test_weights_go_only_into_the_model_that_was_trained(folder, run):
     model = write_decoder(folder, "gpt2")
     run("train", "gpt2", "--data", "facts.jsonl", "--adapter", "lora", "--epochs", "1")
     export = ("export", "artifacts", "trained.onnx", "--into")
-    assert (
-        "--into: expected --adapters merged or requantized as well" in run(*export, str(model), status=2).err
-    )
     other = run(*export, str(DECODERS / "llama.onnx"), "--adapters", "merged", status=1).err
     assert "--into: expected the model that artifacts was made from, model.onnx, found" in other
-    for option in (("--adapters", "apart"), ("--output", "logits"), ("--with-preprocessing",)):
+    for option in (("--output", "logits"), ("--with-preprocessing",)):
         refused = run(*export, str(model), *option, status=2).err
         assert f"--into cannot be combined with {' '.join(option).removesuffix(' logits')}" in refused
     assert f"expected MODEL to be another file, found {model} twice" in (
         run("export", "artifacts", str(model), "--into", str(model), "--adapters", "merged", status=2).err
     )
     assert not (folder / "trained.onnx").exists()
-
-
-def test_weights_of_bits_do_not_fit_the_float_model(folder, run):
-    pytest.importorskip("safetensors")
-    model = write_decoder(folder, "llama")
-    run("train", "llama", "--data", "facts.jsonl", "--adapter", "lora", "--bits", "8", "--epochs", "1")
-    refused = run(
-        "export", "artifacts", "trained.onnx", "--adapters", "requantized", "--into", str(model), status=1
-    )
-    assert "were made with --bits 8" in refused.err
-    assert "train a model that `ortrain quantize` wrote, without --bits" in refused.err
 
 
 def test_models_with_other_weights_are_rejected(tmp_path):

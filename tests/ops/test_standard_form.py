@@ -41,7 +41,7 @@ OTHER_VALUES = {"LinearClassifier", "Resize"}
 #: Operators that draw random numbers, which onnxruntime draws differently; whether a run has such a case depends on its tests.
 DRAWS = {"Dropout"}
 #: Operators whose form needs a later opset than their cases have.
-SINCE = {"com.microsoft.RotaryEmbedding": 23}
+SINCE = {"com.microsoft.RotaryEmbedding": 23, "com.microsoft.GroupQueryAttention": 25}
 #: Operators whose forms onnx's reference evaluator computes too.
 EVALUATED = {"Conv", "Gather", "LayerNormalization", "MatMul", "Relu", "Slice", "Softmax"}
 #: The most operators of which not one case may have a standard form.

@@ -78,12 +78,13 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 def infer_shapes(model: onnx.ModelProto) -> None:
     """Add the results of ONNX shape inference to the model.
 
-    Declared shapes of outputs that contradict the nodes are replaced: some exporters declare wrong shapes, which do no harm as
+    Declared types and shapes that contradict the nodes are replaced: some exporters declare wrong shapes, which do no harm as
     long as nothing is computed from them.
     """
     light = without_weights(model)
     for output in light.graph.output:
         output.type.tensor_type.ClearField("shape")
+    _drop_wrong_statements(light)
     inferred = _inferred(light)
     while _state_ranks(inferred.graph) or _state_fused(inferred.graph):
         inferred = _inferred(inferred)
@@ -106,6 +107,33 @@ def infer_shapes(model: onnx.ModelProto) -> None:
                     output.name, _text_of(stated.shape), _text_of(inner.shape),
                 )  # fmt: skip
             stated.shape.CopyFrom(shape or inner.shape)
+
+
+def _drop_wrong_statements(model: onnx.ModelProto) -> None:
+    """Remove declared types and shapes of values inside the graph that contradict the nodes."""
+    try:
+        onnx.shape_inference.infer_shapes(model, strict_mode=True)
+        return
+    except onnx.shape_inference.InferenceError as error:
+        reason = error
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    # What ONNX cannot infer stays: results of operators that it does not know.
+    foreign = {name for node in bare.graph.node if node.domain not in ("", "ai.onnx") for name in node.output}
+    del bare.graph.value_info[:]
+    bare.graph.value_info.extend(value for value in model.graph.value_info if value.name in foreign)
+    found = {value.name: value.type.tensor_type for value in _inferred(bare).graph.value_info}
+    for place in reversed(range(len(model.graph.value_info))):
+        value = model.graph.value_info[place]
+        stated, made = value.type.tensor_type, found.get(value.name)
+        if made is None or not value.type.HasField("tensor_type"):
+            continue
+        wrong_shape = (
+            stated.HasField("shape") and made.HasField("shape") and _merged(stated.shape, made.shape) is None
+        )
+        if wrong_shape or (stated.elem_type and made.elem_type and stated.elem_type != made.elem_type):
+            _log.debug("the declared type of %s contradicts the nodes and is ignored: %s", value.name, reason)
+            del model.graph.value_info[place]
 
 
 def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:

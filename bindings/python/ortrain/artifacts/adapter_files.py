@@ -28,6 +28,7 @@ from ortrain.artifacts.graph.adapters import (
     AdaptedLayer,
     Adapters,
     LoRA,
+    adapters_in,
     adapters_of,
     is_added,
     sums_of,
@@ -210,10 +211,10 @@ def _loaded(model: onnx.ModelProto | StrPath) -> tuple[onnx.ModelProto, Adapters
         copy.CopyFrom(model)
     else:
         copy = load_with_weights_apart(model)
-    record = next((entry.value for entry in copy.metadata_props if entry.key == KEY), None)
-    if record is None:
+    adapters = adapters_in(copy)
+    if adapters is None:
         raise ValueError("the model has no adapters: expected an export of artifacts with adapter=LoRA(...)")
-    return copy, adapters_of(record)
+    return copy, adapters
 
 
 def with_adapter_inputs(model: onnx.ModelProto | StrPath) -> onnx.ModelProto:

@@ -7,7 +7,9 @@ import math
 import onnx
 
 from ortrain import _graph
+from ortrain._graph.initializers import is_read
 from ortrain._support.values import StrPath
+from ortrain.artifacts.graph.adapters import adapters_in, add_adapters
 from ortrain.artifacts.graph.restore import with_weights_restored
 from ortrain.artifacts.loading import load
 
@@ -22,7 +24,7 @@ def with_weights_of(model: onnx.ModelProto | StrPath, trained: onnx.ModelProto |
     model : onnx.ModelProto or str or os.PathLike
         The model before training, or the path of its file. It is not changed.
     trained : onnx.ModelProto or str or os.PathLike
-        The exported model, or the path of its file. Adapters must be merged into its weights, see `merged`.
+        The exported model, or the path of its file. If it has adapters, the result has them too.
 
     Returns
     -------
@@ -41,31 +43,35 @@ def with_weights_of(model: onnx.ModelProto | StrPath, trained: onnx.ModelProto |
     # Artifacts are made from a model whose weights were restored in the same way.
     changed, _ = with_weights_restored(given, path, None, None, None)
     source, _ = load(trained, apart=True)
+    if (adapters := adapters_in(source)) is not None:
+        add_adapters(changed, adapters.settings(), adapters.model)
     own = {tensor.name: tensor for tensor in changed.graph.initializer}
     others = {tensor.name: tensor for tensor in source.graph.initializer}
     for name in own.keys() & others.keys():
         _check_form(own[name], others[name])
         own[name].CopyFrom(others[name])
     where = path or "the model"
-    _check_names(others, own, f"the trained model has weights that {where} lacks")
-    _check_names(own, others, f"the trained model lacks weights that {where} has")
+    _check_names(source, own, f"the trained model has weights that {where} lacks")
+    _check_names(changed, others, f"the trained model lacks weights that {where} has")
     return changed
 
 
-def _check_names(
-    weights: dict[str, onnx.TensorProto], others: dict[str, onnx.TensorProto], problem: str
-) -> None:
-    """Reject weights without a counterpart in the other model; single numbers may be constants of one model."""
+def _check_names(model: onnx.ModelProto, others: dict[str, onnx.TensorProto], problem: str) -> None:
+    """Reject weights without a counterpart in the other model.
+
+    Single numbers may be constants of one model, and exports have no weights that no node reads.
+    """
     missing = [
-        name
-        for name, tensor in weights.items()
-        if name not in others and tensor.data_type in _graph.FLOATING and math.prod(tensor.dims) > 1
+        tensor.name
+        for tensor in model.graph.initializer
+        if tensor.name not in others
+        and tensor.data_type in _graph.FLOATING
+        and math.prod(tensor.dims) > 1
+        and is_read(model, tensor.name)
     ]
     if missing:
         shown = f"{', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}"
-        raise ValueError(
-            f"{problem}, {shown}: expected the model that was trained, and adapters that are merged into its weights"
-        )
+        raise ValueError(f"{problem}, {shown}: expected the model that was trained")
 
 
 def _check_form(own: onnx.TensorProto, trained: onnx.TensorProto) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from ortrain.preprocessing.pictures import ImagePreprocessing, normalization_of
 from ortrain.preprocessing.tables import TablePreprocessing
 from ortrain.preprocessing.text import FILE as TOKENIZER
 from ortrain.trainer import Trainer
+
+if TYPE_CHECKING:
+    import onnx
 
 
 @app.command(
@@ -73,16 +76,12 @@ def command(
 ) -> None:
     """Write the trained model of DIR for inference to MODEL."""
     if into is not None:
-        _check_into(folder, model, into, adapters, bool(outputs), with_preprocessing)
+        _check_into(folder, model, into, bool(outputs), with_preprocessing)
     read = results.chosen_checkpoint(running.artifacts_folder(folder), checkpoint)
     trainer = Trainer(folder, outputs=list(outputs) or None, checkpoint=read, threads=threads)
     if with_preprocessing:
         _check_preprocessing(trainer)
-    names = trainer.outputs
-    if into is None:
-        written = _export(trainer, model, adapters, peft)
-    else:
-        written, names = _export_into(into, trainer, model, adapters, peft)
+    written, names = _export(trainer, model, adapters, peft, into)
     if with_preprocessing:
         _put_preprocessing_in_front(trainer, model)
     elif trainer.preprocessing not in (None, _plain(trainer)):
@@ -96,26 +95,29 @@ def command(
         )
 
 
-def _export(trainer: Trainer, model: Path, adapters: str, peft: Path | None) -> list[Path]:
-    """Write a model, and files and folders with its adapters; return the paths."""
-    trainer.export(model)
-    if adapters == "inside" and peft is None:
-        return [model]
-    from ortrain import artifacts
-    from ortrain._files.weights import write_models
+def _export(
+    trainer: Trainer, model: Path, adapters: str, peft: Path | None, into: Path | None
+) -> tuple[list[Path], list[str]]:
+    """Write a model, and files and folders with its adapters; return the paths and the outputs of the model.
 
-    changed = None
-    written = [model]
-    if adapters == "merged":
-        changed = artifacts.merged(model)
-    elif adapters == "requantized":
-        done = artifacts.requantized(model)
-        click.echo(str(done), err=True)
-        changed = done.model
-    elif adapters == "apart":
-        changed = artifacts.with_adapter_inputs(model)
-    if changed is not None:
-        write_models({model: changed}, model.with_name(f"{model.name}.data"), None)
+    With `into`, the model is the one in this file, with the trained weights.
+    """
+    from ortrain import artifacts
+
+    written, names = [model], trainer.outputs
+    if into is None:
+        trainer.export(model)
+        if adapters != "inside":
+            _write(_with_adapters(model, adapters), model)
+    else:
+        with tempfile.TemporaryDirectory(prefix="ortrain-") as temporary:
+            exported = Path(temporary) / model.name
+            trainer.export(exported)
+            made = artifacts.with_weights_of(
+                language_models.base_of(trainer.folder, into, Path(temporary)), exported
+            )
+            names = [value.name for value in made.graph.output]
+            _write(made if adapters == "inside" else _with_adapters(made, adapters), model)
     if adapters == "apart":
         file = model.with_suffix(".onnx_adapter")
         artifacts.write_onnx_adapter(trainer.state, file)
@@ -123,30 +125,31 @@ def _export(trainer: Trainer, model: Path, adapters: str, peft: Path | None) -> 
     if peft is not None:
         artifacts.write_peft(trainer.state, peft)
         written.append(peft)
-    return written
+    return written, names
 
 
-def _export_into(
-    into: Path, trainer: Trainer, model: Path, adapters: str, peft: Path | None
-) -> tuple[list[Path], list[str]]:
-    """Write the model in a file with the trained weights, and a folder with adapters; return the paths and its outputs."""
+def _with_adapters(model: Path | onnx.ModelProto, adapters: str) -> onnx.ModelProto:
+    """Return a model with its adapters in its weights or as inputs."""
     from ortrain import artifacts
+
+    if adapters == "merged":
+        return artifacts.merged(model)
+    if adapters == "apart":
+        return artifacts.with_adapter_inputs(model)
+    done = artifacts.requantized(model)
+    click.echo(str(done), err=True)
+    return done.model
+
+
+def _write(made: onnx.ModelProto, model: Path) -> None:
     from ortrain._files.weights import write_models
 
-    with tempfile.TemporaryDirectory(prefix="ortrain-") as temporary:
-        exported, *others = _export(trainer, Path(temporary) / model.name, adapters, peft)
-        made = artifacts.with_weights_of(into, exported)
-        names = [value.name for value in made.graph.output]
-        write_models({model: made}, model.with_name(f"{model.name}.data"), None)
-    return [model, *others], names
+    write_models({model: made}, model.with_name(f"{model.name}.data"), None)
 
 
-def _check_into(
-    folder: Path, model: Path, into: Path, adapters: str, has_outputs: bool, with_preprocessing: bool
-) -> None:
+def _check_into(folder: Path, model: Path, into: Path, has_outputs: bool, with_preprocessing: bool) -> None:
     """Reject options that do not fit ``--into``, and a model that the artifacts were not made from."""
     excluded = {
-        "--adapters apart": adapters == "apart",
         "--output": has_outputs,
         "--with-preprocessing": with_preprocessing,
     }
@@ -156,7 +159,7 @@ def _check_into(
     if model.exists() and model.samefile(into):
         raise click.UsageError(f"--into: expected MODEL to be another file, found {into} twice")
     if language_models.is_one(folder):
-        language_models.check_made_from(folder, into, adapters != "inside")
+        language_models.check_made_from(folder, into)
 
 
 def _plain(trainer: Trainer) -> dict[str, Any] | None:

@@ -343,20 +343,24 @@ def _check_same(
             )
 
 
-def check_made_from(folder: Path, model: Path, is_merged: bool) -> None:
-    """Reject a model that cannot take the weights that were trained in the artifacts of a language model."""
+def check_made_from(folder: Path, model: Path) -> None:
+    """Reject a model other than the one that the artifacts of a language model were made from."""
     record = _record(folder)
     if record["sha256"] != _digest(model):
         raise ValueError(
             f"--into: expected the model that {folder} was made from, {record['model']}, found {model}, which differs"
         )
-    if record["bits"] is not None:
-        raise ValueError(
-            f"--into: the artifacts in {folder} were made with --bits {record['bits']}, and {model} has other weights; train a "
-            "model that `ortrain quantize` wrote, without --bits"
-        )
-    if record["adapter"] != "none" and not is_merged:
-        raise click.UsageError("--into: expected --adapters merged or requantized as well")
+
+
+def base_of(folder: Path, model: Path, temporary: Path) -> Path:
+    """Return the model whose weights were trained: the given one, with quantized weights if the artifacts have such weights."""
+    if not is_one(folder) or (bits := _record(folder)["bits"]) is None:
+        return model
+    from ortrain.artifacts import quantize_weights
+
+    target = temporary / "quantized.onnx"
+    quantize_weights(model, target, bits=int(bits), embeddings=not _record(folder)["float-embeddings"])
+    return target
 
 
 def _digest(path: Path) -> str:

@@ -6,7 +6,7 @@
 //
 // past and present each hold the keys, followed by the values.
 #include "op/decomposition.h"
-#include "op/opset.h"
+#include "ops/common/decomposed.h"
 
 namespace ortrain {
 namespace {
@@ -30,13 +30,7 @@ void decompose(DecompositionContext& e) {
   }
   if (sizes.size() != 3)
     e.reject("attribute qkv_hidden_sizes must hold three values, found ", to_string(sizes));
-  Attributes last = {{"axis", int64_t{-1}}};
-  Names whole = {product};
-  if (e.opset() < since::kAxesAsInput)
-    last["split"] = sizes;
-  else
-    whole.push_back(e.int64s(sizes));
-  Names operands = e.emit("Split", whole, 3, last);
+  Names operands = split_last_axis(e, product, sizes);
 
   const auto given = [&](size_t i) { return e.has_x(i) ? e.x(i) : ""; };
   operands.insert(operands.end(), {"", given(kPadding), given(kScoreBias)});

@@ -93,6 +93,16 @@ Name channels_last(NodeWriter& e, Name value, int64_t rank) {
   return e("Transpose", {value}, {{"perm", order}});
 }
 
+Names split_last_axis(NodeWriter& e, Name value, const std::vector<int64_t>& sizes) {
+  Attributes last = {{"axis", int64_t{-1}}};
+  Names whole = {value};
+  if (e.opset() < since::kAxesAsInput)
+    last["split"] = sizes;
+  else
+    whole.push_back(e.int64s(sizes));
+  return e.emit("Split", whole, sizes.size(), last);
+}
+
 Name dims_of(NodeWriter& e, Name value, int64_t begin, int64_t end) {
   if (e.opset() >= since::kShapeRange) {
     Attributes part = {{"start", begin}};

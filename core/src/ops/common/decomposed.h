@@ -33,6 +33,9 @@ Name channels_last(NodeWriter& e, Name value, int64_t rank);
 // The rank of a value; rejects the node if it is not known.
 int64_t need_rank(const NodeWriter& e, const std::string& value);
 
+// Parts of these sizes along the last axis.
+Names split_last_axis(NodeWriter& e, Name value, const std::vector<int64_t>& sizes);
+
 inline constexpr int64_t kToTheLast = INT32_MAX;
 
 // The dimensions [begin, end) of a value, as an int64 vector.

@@ -24,6 +24,13 @@ _SETTINGS = {
     "RotaryEmbedding": (1, 2),
     "Upsample": (1,),
 }
+#: The same for operators of onnxruntime.
+_FUSED_SETTINGS = {
+    "GatherBlockQuantized": (2,),
+    "GroupQueryAttention": (7, 8),
+    "MatMulNBits": (2, 3),
+    "RotaryEmbedding": (2, 3),
+}
 
 #: Operators whose output has the elements of the first input.
 _CARRIERS = frozenset(
@@ -140,6 +147,8 @@ def role_of(uses: Uses, use: Use, single: bool) -> str | None:
     operator, slot = use.operator, use.slot
     if slot in _SETTINGS.get(operator, ()):
         return f"setting of {operator}"
+    if use.node is not None and use.node.domain == "com.microsoft":
+        return f"setting of {use.node.op_type}" if slot in _FUSED_SETTINGS.get(use.node.op_type, ()) else None
     if operator in _COMPARISONS:
         return "threshold"
     if operator == "Pow" and slot == 1:

@@ -196,6 +196,17 @@ class Adapters:
         """The number of elements of all A, B and magnitudes."""
         return sum(layer.parameters for layer in self.layers)
 
+    def settings(self) -> LoRA:
+        """Return settings that add the same adapters to a model with the same layers, with initial values."""
+        return LoRA(
+            r=self.r,
+            alpha=self.alpha,
+            targets=list(dict.fromkeys(layer.module for layer in self.layers)),
+            bias=self.bias,
+            use_rslora=self.use_rslora,
+            use_dora=self.use_dora,
+        )
+
     def to_json(self) -> str:
         """Return the record, which `adapters_of` reads."""
         return json.dumps(asdict(self))
@@ -244,6 +255,12 @@ def adapters_of(record: str) -> Adapters:
         return Adapters(layers=layers, **entries)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"the record {KEY!r} of the adapters is damaged: {error}") from error
+
+
+def adapters_in(model: onnx.ModelProto) -> Adapters | None:
+    """Return the adapters of a model; None if it has none."""
+    record = next((entry.value for entry in model.metadata_props if entry.key == KEY), None)
+    return None if record is None else adapters_of(record)
 
 
 def add_adapters(model: onnx.ModelProto, lora: LoRA, name: str) -> Adapters:

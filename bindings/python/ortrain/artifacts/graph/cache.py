@@ -16,6 +16,13 @@ from ortrain._graph.initializers import add_initializer, free_name, is_read
 
 _PAST, _PRESENT = "past", "present"  # how the names of inputs and outputs begin
 
+#: Operators that append to a cache themselves, and their optional inputs for earlier keys and values.
+_APPENDING = {
+    ("", "Attention"): (4, 5),
+    ("com.microsoft", "GroupQueryAttention"): (3, 4),
+    ("com.microsoft", "MultiHeadAttention"): (6, 7),
+}
+
 
 def cache_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     """Return the inputs of a model with the keys and values of earlier tokens.
@@ -38,8 +45,8 @@ def cache_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 def remove_cache(model: onnx.ModelProto) -> list[str]:
     """Remove the key-value cache of a model in place, and return the names of the inputs that it had.
 
-    Where a node appends keys to those of earlier tokens, the keys alone remain. Other nodes read earlier keys and values of no
-    tokens. The outputs with keys and values are removed.
+    Where a node appends keys to those of earlier tokens, the keys alone remain. Operators of attention lose their inputs for
+    earlier keys and values; other nodes read those of no tokens. The outputs with keys and values are removed.
     """
     graph = model.graph
     removed = {value.name: value for value in cache_inputs(graph)}
@@ -53,6 +60,7 @@ def remove_cache(model: onnx.ModelProto) -> list[str]:
     for values in (graph.output, graph.value_info):
         for place in reversed([i for i, value in enumerate(values) if value.name in gone]):
             del values[place]
+    _disconnect_attention(model, set(removed), gone)
     for name, value in reversed(removed.items()):
         if is_read(model, name):
             _insert_empty(model, value, batch)
@@ -115,6 +123,21 @@ def _remove_concatenations(model: onnx.ModelProto, cache: set[str]) -> set[str]:
     for name, value in appended.items():
         _graph.rename_reads(graph, name, value)
     return set(appended)
+
+
+def _disconnect_attention(model: onnx.ModelProto, cache: set[str], gone: set[str]) -> None:
+    """Remove the cache from the inputs of attention operators, and outputs that nothing reads any more."""
+    for node in model.graph.node:
+        slots = _APPENDING.get((node.domain, node.op_type), ())
+        if not any(slot < len(node.input) and node.input[slot] in cache for slot in slots):
+            continue
+        for slot in slots:
+            node.input[slot] = ""
+        for place, name in enumerate(node.output):
+            if name in gone and not is_read(model, name):
+                node.output[place] = ""
+        while not node.output[-1]:
+            del node.output[-1]
 
 
 def _insert_empty(model: onnx.ModelProto, value: onnx.ValueInfoProto, batch: tuple[str, int] | int) -> None:
