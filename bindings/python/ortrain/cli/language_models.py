@@ -53,15 +53,17 @@ def model_in(path: Path) -> Path | None:
 
 def opened(model: Path, options: SessionOptions) -> InferenceSession:
     """Return a session with a language model, without its key-value cache if it has one."""
-    session = InferenceSession(model, options)
-    if not any(argument.name.startswith("past") for argument in session.get_inputs()):
-        return session
+    from ortrain._files.models import load_model
     from ortrain._files.weights import load_with_weights_apart, with_all_data
-    from ortrain.artifacts.graph.cache import remove_cache
+    from ortrain.artifacts.graph.cache import cache_inputs, remove_cache
+    from ortrain.artifacts.graph.packed_tables import has_unpacked_tables, pack_tables
 
+    light = load_model(model, load_external_data=False)
+    if not cache_inputs(light.graph) and not has_unpacked_tables(light):
+        return InferenceSession(model, options)
     loaded = load_with_weights_apart(model)
-    if not remove_cache(loaded):
-        return session
+    remove_cache(loaded)
+    pack_tables(loaded)
     return InferenceSession(with_all_data(loaded).SerializeToString(), options)
 
 

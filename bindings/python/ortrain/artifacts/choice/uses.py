@@ -28,6 +28,7 @@ _SETTINGS = {
 _FUSED_SETTINGS = {
     "GatherBlockQuantized": (2,),
     "GroupQueryAttention": (7, 8),
+    "MatMulBnb4": (2,),
     "MatMulNBits": (2, 3),
     "RotaryEmbedding": (2, 3),
 }

@@ -30,6 +30,7 @@ from ortrain.artifacts.choice.export_record import module_of
 from ortrain.artifacts.choice.selection import Selection
 from ortrain.artifacts.graph.block_codes import decode
 from ortrain.artifacts.graph.classifier import Constants
+from ortrain.artifacts.graph.dynamic_products import join_dynamic_products
 from ortrain.artifacts.graph.fused import FusedLayer, Unfused, replace_nodes, unfuse
 from ortrain.artifacts.graph.quantized import codes_of, matrix_read
 from ortrain.artifacts.graph.targets import (
@@ -272,6 +273,7 @@ def add_adapters(model: onnx.ModelProto, lora: LoRA, name: str) -> Adapters:
         When a target fits no layer, or a given value fits no adapter or has another shape.
     """
     base, base_parameters = digest_of(model), _count(model)
+    join_dynamic_products(model)
     _graph.infer_shapes(model)
     unfused = unfuse(model, lora.entries)
     editor = _Editor(model, lora, unfused)

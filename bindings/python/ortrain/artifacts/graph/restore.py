@@ -15,6 +15,7 @@ from ortrain.artifacts.choice.fates import Fate
 from ortrain.artifacts.choice.rules import choose
 from ortrain.artifacts.graph.changes import Choice, WeightChange
 from ortrain.artifacts.graph.left_out import restore_biases
+from ortrain.artifacts.graph.packed_tables import has_unpacked_tables, pack_tables
 from ortrain.artifacts.graph.separate import separate
 from ortrain.artifacts.graph.tie import tie
 from ortrain.artifacts.graph.unrepeat import unrepeat
@@ -62,9 +63,11 @@ def with_weights_restored(
     has_them = export_of(model) is not None or (
         requires_grad is not None and named <= _graph.names_in_use(model).union(inner)
     )
-    if has_them and all(choice.by_rule for choice in choices):
-        return model, []
-    if path is None:
+    is_restored = has_them and all(choice.by_rule for choice in choices)
+    has_unpacked = has_unpacked_tables(model)
+    if path is None and (has_unpacked or not is_restored):
         given, model = model, onnx.ModelProto()
         model.CopyFrom(given)
-    return model, restore(model, *choices)
+    if has_unpacked:
+        pack_tables(model)
+    return model, [] if is_restored else restore(model, *choices)
