@@ -223,6 +223,68 @@ def test_the_checkpoint_has_the_adapters_alone_and_names_its_base(tmp_path: path
     assert f"{adapters.count:,} elements" in str(report)
 
 
+def tied_model() -> onnx.ModelProto:
+    """Embeddings that are the transposed weights of the layer "fc", and scores with a cap."""
+    rng = np.random.default_rng(6)
+    weights = {
+        "fc.weight": rng.normal(size=(4, 7)),
+        "out.weight": rng.normal(size=(7, 5)),
+        "cap": np.full((), 3.0),
+    }
+    nodes = [
+        helper.make_node("Transpose", ["fc.weight"], ["table"], "transpose", perm=[1, 0]),
+        helper.make_node("Gather", ["table", "ids"], ["rows"], "embedding"),
+        helper.make_node("MatMul", ["rows", "fc.weight"], ["hidden"], "fc"),
+        helper.make_node("MatMul", ["hidden", "out.weight"], ["free"], "out"),
+        helper.make_node("Div", ["free", "cap"], ["small"], "divide"),
+        helper.make_node("Tanh", ["small"], ["capped"], "tanh"),
+        helper.make_node("Mul", ["capped", "cap"], ["scores"], "multiply"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tied",
+        [helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["n"])],
+        [helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, ["n", 5])],
+        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_layer_whose_result_is_capped_is_the_last_one(tmp_path: pathlib.Path) -> None:
+    report = artifacts.generate_artifacts(
+        tied_model(),
+        adapter=LoRA(r=2),
+        loss=artifacts.LossType.CrossEntropyLoss,
+        artifact_directory=tmp_path,
+    )
+    assert report.adapters is not None
+    assert [(layer.module, layer.operator) for layer in report.adapters.layers] == [("fc", "MatMul")]
+
+
+def test_trained_adapters_are_added_to_the_given_model(tmp_path: pathlib.Path) -> None:
+    """Only to the layers that were trained: the embedding has the weights of one of them."""
+    model = tied_model()
+    artifacts.generate_artifacts(
+        model,
+        adapter=LoRA(r=2, targets="MatMul", use_rslora=True),
+        loss=artifacts.LossType.CrossEntropyLoss,
+        artifact_directory=tmp_path,
+    )
+    trainer = Trainer(tmp_path, learning_rate=0.1)
+    ids = np.arange(7)
+    trainer.fit((ids, ids % 5), epochs=3)
+    trainer.export(tmp_path / "trained.onnx")
+    made = artifacts.with_weights_of(model, tmp_path / "trained.onnx")
+    check_exported(tmp_path / "trained.onnx")
+    expected = onnxruntime.InferenceSession(tmp_path / "trained.onnx").run(["scores"], {"ids": ids})[0]
+    found = onnxruntime.InferenceSession(made.SerializeToString()).run(["scores"], {"ids": ids})[0]
+    np.testing.assert_array_equal(found, expected)
+    before = onnxruntime.InferenceSession(model.SerializeToString()).run(["scores"], {"ids": ids})[0]
+    assert np.abs(found - before).max() > 0.01
+    merged = artifacts.merged(made)
+    assert [node.op_type for node in merged.graph.node] == [node.op_type for node in model.graph.node]
+
+
 def test_adapters_of_another_base_are_refused(tmp_path: pathlib.Path) -> None:
     path = Fixture("mlp_adamw").path("model.onnx")
     other = onnx.load(path)

@@ -9,7 +9,7 @@ import onnx
 from ortrain import _graph
 from ortrain._graph.initializers import is_read
 from ortrain._support.values import StrPath
-from ortrain.artifacts.graph.adapters import adapters_in, add_adapters
+from ortrain.artifacts.graph.adapters import adapters_in
 from ortrain.artifacts.graph.restore import with_weights_restored
 from ortrain.artifacts.loading import load
 
@@ -44,7 +44,7 @@ def with_weights_of(model: onnx.ModelProto | StrPath, trained: onnx.ModelProto |
     changed, _ = with_weights_restored(given, path, None, None, None)
     source, _ = load(trained, apart=True)
     if (adapters := adapters_in(source)) is not None:
-        add_adapters(changed, adapters.settings(), adapters.model)
+        adapters.add_to(changed)
     own = {tensor.name: tensor for tensor in changed.graph.initializer}
     others = {tensor.name: tensor for tensor in source.graph.initializer}
     for name in own.keys() & others.keys():

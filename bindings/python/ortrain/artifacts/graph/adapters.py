@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -197,9 +197,9 @@ class Adapters:
         """The number of elements of all A, B and magnitudes."""
         return sum(layer.parameters for layer in self.layers)
 
-    def settings(self) -> LoRA:
-        """Return settings that add the same adapters to a model with the same layers, with initial values."""
-        return LoRA(
+    def add_to(self, model: onnx.ModelProto) -> None:
+        """Add the same adapters to a model with the same layers, in place, with initial values."""
+        lora = LoRA(
             r=self.r,
             alpha=self.alpha,
             targets=list(dict.fromkeys(layer.module for layer in self.layers)),
@@ -207,6 +207,7 @@ class Adapters:
             use_rslora=self.use_rslora,
             use_dora=self.use_dora,
         )
+        add_adapters(model, lora, self.model, {(layer.module, layer.operator) for layer in self.layers})
 
     def to_json(self) -> str:
         """Return the record, which `adapters_of` reads."""
@@ -264,8 +265,12 @@ def adapters_in(model: onnx.ModelProto) -> Adapters | None:
     return None if record is None else adapters_of(record)
 
 
-def add_adapters(model: onnx.ModelProto, lora: LoRA, name: str) -> Adapters:
+def add_adapters(
+    model: onnx.ModelProto, lora: LoRA, name: str, layers_of: Collection[tuple[str, str]] | None = None
+) -> Adapters:
     """Add adapters to a model in place. The name is that of its file or graph.
+
+    Only the modules and operators in `layers_of` get an adapter, if it is given.
 
     Raises
     ------
@@ -278,6 +283,8 @@ def add_adapters(model: onnx.ModelProto, lora: LoRA, name: str) -> Adapters:
     unfused = unfuse(model, lora.entries)
     editor = _Editor(model, lora, unfused)
     chosen, skipped = editor.choose()
+    if layers_of is not None:
+        chosen = [node for node in chosen if editor.key(node) in layers_of]
     layers = tuple(dict.fromkeys(editor.adapt(node) for node in chosen))
     unused = editor.unused_values()
     if unused:
@@ -341,6 +348,10 @@ class _Editor:
     def _module(self, node: onnx.NodeProto) -> str:
         part = self._unfused.parts.get(node.output[0])
         return part.module if part else path_of(node, node.input[WEIGHTS[node.op_type]], self._producers)
+
+    def key(self, node: onnx.NodeProto) -> tuple[str, str]:
+        """Return the module and the operator of a layer, as its record has them."""
+        return self._module(node), str(node.op_type)
 
     def _operator(self, node: onnx.NodeProto) -> str:
         """Return the operator of a layer in the model of the user."""

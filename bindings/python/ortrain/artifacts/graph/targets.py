@@ -29,6 +29,9 @@ LINEAR = frozenset(WEIGHTS) - {"Conv", "Gather"}
 #: Operators between an initializer and the layer that reads it.
 COPIES = ("Cast", "DequantizeLinear", "Identity", "Transpose")
 
+#: Operators that scale the result of the last layer.
+_SCALINGS = frozenset({"Cast", "Div", "Identity", "Mul"})
+
 _INTEGERS = "its input is quantized, and the matrix A of an adapter needs floating-point numbers"
 _NOT_TRAINED = "the training core does not have the operator"
 #: Operators with weights that cannot have an adapter: the index of the input with the weights, and the reason.
@@ -88,8 +91,17 @@ def path_of(node: onnx.NodeProto, weights: str, producers: Mapping[str, onnx.Nod
 
 
 def heads_of(model: onnx.ModelProto) -> set[str]:
-    """Return what the layers compute whose results are outputs of the model, with a bias behind them or without."""
-    ends = {value.name for value in model.graph.output}
+    """Return what the layers compute whose results are outputs of the model, as they are, scaled, capped or with a bias."""
+    outputs = {value.name for value in model.graph.output}
+    ends = set(outputs)
+    constants = {tensor.name for tensor in model.graph.initializer}
+    constants |= {node.output[0] for node in model.graph.node if node.op_type == "Constant"}
+    for node in reversed(model.graph.node):
+        computed = [name for name in node.input if name and name not in constants]
+        # A Tanh in front of a factor caps scores; at the end it is an activation.
+        passes = node.op_type in _SCALINGS or (node.op_type == "Tanh" and node.output[0] not in outputs)
+        if passes and len(computed) == 1 and node.output[0] in ends:
+            ends |= set(computed)
     heads = {name for node in model.graph.node for name in node.output if name in ends}
     heads |= {
         name
