@@ -5,11 +5,13 @@
 //
 // Hidden values [..., K] and labels [...]; weights W of N rows of K numbers, or packed in codes as for
 // MatMulNBits. With p = softmax(W h), the loss of a position is -log p_label, or 0 if the label is
-// ignore_index; "mean" divides the sum by the number of labels that count. The second output is the gradient
-// of the hidden values for a gradient of the loss of 1, Wᵀ (p - [i = label]) / divisor: loss and gradient are
-// computed together, so the scores are computed once. In mixed precision, products with packed weights
-// multiply in bfloat16. The kernel then keeps only the exponentials of the scores, rounded to bfloat16 for
-// the second product; it computes them and their sums from scores in float while the scores are in the cache.
+// ignore_index; "mean" divides the sum by the number of labels that count. Positions with ignored labels take
+// no part in the products: in training data of a chat, these are most positions. The second output is the
+// gradient of the hidden values for a gradient of the loss of 1, Wᵀ (p - [i = label]) / divisor: loss and
+// gradient are computed together, so the scores are computed once. In mixed precision, products with packed
+// weights multiply in bfloat16. The kernel then keeps only the exponentials of the scores, rounded to
+// bfloat16 for the second product; it computes them and their sums from scores in float while the scores are
+// in the cache.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -159,20 +161,25 @@ int64_t parts_of(int64_t places, int64_t classes, size_t bytes, bool pairs) {
   return std::max<int64_t>((places + most - 1) / most, 1);
 }
 
-// Reads labels as classes, and ignored labels as -1; throws for a label that is not a class. Returns how many
-// labels are not ignored.
+// The positions whose labels count.
+struct Counted {
+  int64_t count, divisor;  // of the sum of losses
+  const int64_t *places, *classes;
+};
+
+// Writes the positions and classes of the labels that are not ignored, and returns their number; throws for a
+// label that is not a class.
 template <typename L>
 int64_t read_labels(const std::string& label, const L* labels, int64_t places, int64_t classes,
-                    std::optional<int64_t> ignored, int64_t* out) {
+                    std::optional<int64_t> ignored, int64_t* at, int64_t* out) {
   int64_t found = 0;
   for (int64_t i = 0; i < places; ++i) {
     const int64_t which = labels[i];
-    const bool skipped = ignored && which == *ignored;
-    out[i] = skipped ? -1 : which;
-    if (skipped) continue;
+    if (ignored && which == *ignored) continue;
     require(which >= 0 && which < classes, ErrorCode::kInvalidArgument, label, ": label ", which,
             " at position ", i, " is not one of the ", counted(classes, "class"));
-    ++found;
+    at[found] = i;
+    out[found++] = which;
   }
   return found;
 }
@@ -187,18 +194,17 @@ class Labels {
         mean_(c.node().string_or("reduction", "mean") == "mean"),
         label_(c.node().label()),
         given_(c.in(kLabels)),
-        read_(c.scratch(static_cast<size_t>(places_) * sizeof(int64_t))) {
+        read_(c.scratch(static_cast<size_t>(2 * places_) * sizeof(int64_t))) {
     if (c.node().has("ignore_index")) ignored_ = c.node().int_or("ignore_index", 0);
   }
 
   int64_t places() const { return places_; }
-  // The class of each position, -1 where the label is ignored, and the divisor of the sum of losses.
-  std::pair<const int64_t*, int64_t> read(const Frame& f) const {
-    int64_t* which = f.at<int64_t>(read_);
-    const int64_t counted =
-        wide_ ? read_labels(label_, f.at<const int64_t>(given_), places_, classes_, ignored_, which)
-              : read_labels(label_, f.at<const int32_t>(given_), places_, classes_, ignored_, which);
-    return {which, mean_ ? counted : 1};
+  Counted read(const Frame& f) const {
+    int64_t *at = f.at<int64_t>(read_), *which = at + places_;
+    const int64_t found =
+        wide_ ? read_labels(label_, f.at<const int64_t>(given_), places_, classes_, ignored_, at, which)
+              : read_labels(label_, f.at<const int32_t>(given_), places_, classes_, ignored_, at, which);
+    return {found, mean_ ? found : 1, at, which};
   }
 
  private:
@@ -209,11 +215,57 @@ class Labels {
   Slot given_, read_;
 };
 
+// The rows of positions that count, next to each other: in place if the positions are neighbours, else
+// copies.
 template <typename T>
-T sum_of(const T* losses, int64_t places, int64_t divisor) {
+class CountedRows {
+ public:
+  // For up to `step` positions at a time.
+  CountedRows(KernelContext& c, int64_t step, int64_t width)
+      : width_(width), copies_(c.scratch(static_cast<size_t>(step * width) * sizeof(T))) {}
+
+  // Rows of a matrix with one row for each position.
+  const T* read(const Frame& f, const T* matrix, const int64_t* places, int64_t count) const {
+    if (are_neighbours(places, count)) return matrix + places[0] * width_;
+    T* rows = f.at<T>(copies_);
+    for (int64_t i = 0; i < count; ++i) std::copy_n(matrix + places[i] * width_, width_, rows + i * width_);
+    return rows;
+  }
+
+  // Where to write rows, which `write` then puts into the matrix.
+  T* place_to_write(const Frame& f, T* matrix, const int64_t* places, int64_t count) const {
+    return are_neighbours(places, count) ? matrix + places[0] * width_ : f.at<T>(copies_);
+  }
+  void write(const T* rows, T* matrix, const int64_t* places, int64_t count) const {
+    if (are_neighbours(places, count)) return;
+    for (int64_t i = 0; i < count; ++i) std::copy_n(rows + i * width_, width_, matrix + places[i] * width_);
+  }
+
+ private:
+  static bool are_neighbours(const int64_t* places, int64_t count) {
+    return places[count - 1] - places[0] == count - 1;
+  }
+
+  int64_t width_;
+  Slot copies_;
+};
+
+// Calls use(first, count) for equal parts of up to `step` of the positions that count.
+template <typename F>
+void in_parts(int64_t places, int64_t step, F use) {
+  if (places == 0) return;
+  const int64_t parts = (places + step - 1) / step;
+  for (int64_t part = 0; part < parts; ++part) {
+    const int64_t first = places * part / parts;
+    use(first, places * (part + 1) / parts - first);
+  }
+}
+
+template <typename T>
+T mean_of(const T* losses, const Counted& counted) {
   double sum = 0;
-  for (int64_t i = 0; i < places; ++i) sum += static_cast<double>(losses[i]);
-  return static_cast<T>(sum / static_cast<double>(divisor));
+  for (int64_t i = 0; i < counted.count; ++i) sum += static_cast<double>(losses[i]);
+  return static_cast<T>(sum / static_cast<double>(counted.divisor));
 }
 
 // The memory of a part of the positions: exponentials [count, classes], and the power and sum of each group
@@ -236,8 +288,7 @@ struct PartOfWords {
   // the factor.
   void finish(int64_t row, float share) const {
     const int64_t target = which[row];
-    factors[row] = losses[row] = 0;
-    if (target < 0) return;
+    factors[row] = 0;
     const ScoreGroup* own = group + row * groups;
     std::optional<int32_t> power;
     for (int64_t g = 0; g < groups; ++g)
@@ -278,14 +329,17 @@ Kernel paired_kernel(KernelContext& c) {
   const Slot groups_slot = take_memory(step * groups, sizeof(ScoreGroup)),
              targets_slot = take_memory(step, sizeof(float)), factors_slot = take_memory(step, sizeof(float)),
              losses_slot = take_memory(places, sizeof(float));
+  const CountedRows<float> rows(c, step, m.width);
   return [=](const Frame& f) {
-    const auto [which, divisor] = labels.read(f);
-    const float share = 1.0f / static_cast<float>(divisor);
+    const Counted counted = labels.read(f);
+    const float share = 1.0f / static_cast<float>(counted.divisor);
     const BlockCodes codes = projection.codes(f);
+    const float* hidden = f.at<const float>(hidden_slot);
     float *losses = f.at<float>(losses_slot), *gradient = f.at_or_null<float>(gradient_slot);
-    for (int64_t at = 0; at < places; at += step) {
-      const int64_t count = std::min(step, places - at);
-      const PartOfWords part{which + at,
+    if (gradient && counted.count < places) std::fill_n(gradient, places * m.width, 0.0f);
+    in_parts(counted.count, step, [&](int64_t at, int64_t count) {
+      const int64_t* of = counted.places + at;
+      const PartOfWords part{counted.classes + at,
                              m.classes,
                              groups,
                              f.at_or_null<BFloat16>(exponentials_slot),
@@ -296,20 +350,19 @@ Kernel paired_kernel(KernelContext& c) {
       const TakeLine take = [&](int64_t row, int64_t column, int64_t n, const float* line) {
         part.take(row, column, n, line);
       };
-      const float* hidden = f.at<const float>(hidden_slot) + at * m.width;
-      coded_product({count, hidden, &codes, true, true, nullptr, {}, &take});
+      coded_product({count, rows.read(f, hidden, of, count), &codes, true, true, nullptr, {}, &take});
       parallel_for(count, m.classes / 4, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) part.finish(i, share);
       });
-      if (!gradient) continue;
-      float* to = gradient + at * m.width;
+      if (!gradient) return;
+      float* to = rows.place_to_write(f, gradient, of, count);
       coded_product(
           {count, static_cast<const BFloat16*>(part.exponentials), &codes, false, true, nullptr, to});
       for (int64_t i = 0; i < count; ++i)
-        for (int64_t j = 0; j < m.width; ++j)
-          to[i * m.width + j] = which[at + i] < 0 ? 0.0f : to[i * m.width + j] * part.factors[i];
-    }
-    *f.at<float>(loss_slot) = sum_of(losses, places, divisor);
+        for (int64_t j = 0; j < m.width; ++j) to[i * m.width + j] *= part.factors[i];
+      rows.write(to, gradient, of, count);
+    });
+    *f.at<float>(loss_slot) = mean_of(losses, counted);
   };
 }
 
@@ -326,24 +379,21 @@ Kernel typed_kernel(KernelContext& c) {
   const Slot scores_slot = c.scratch(static_cast<size_t>(step * m.classes) * sizeof(T));
   const Slot losses_slot = c.scratch(static_cast<size_t>(places) * sizeof(T));
   const UnaryFunction exp = unary::Exp(c.dtype(kHidden));
+  const CountedRows<T> rows(c, step, m.width);
   return [=](const Frame& f) {
-    const auto [which, divisor] = labels.read(f);
-    const T factor = T{1} / static_cast<T>(divisor);
+    const Counted counted = labels.read(f);
+    const T factor = T{1} / static_cast<T>(counted.divisor);
     const T* hidden = f.at<const T>(hidden_slot);
     T *scores = f.at<T>(scores_slot), *losses = f.at<T>(losses_slot),
       *gradient = f.at_or_null<T>(gradient_slot);
-    for (int64_t at = 0; at < places; at += step) {
-      const int64_t count = std::min(step, places - at);
-      projection.scores(f, count, hidden + at * m.width, scores);
-      parallel_for(count, 2 * m.classes * exp.cost, [&, targets = which + at](int64_t begin, int64_t end) {
+    if (gradient && counted.count < places) std::fill_n(gradient, places * m.width, T{0});
+    in_parts(counted.count, step, [&](int64_t at, int64_t count) {
+      const int64_t* of = counted.places + at;
+      projection.scores(f, count, rows.read(f, hidden, of, count), scores);
+      parallel_for(count, 2 * m.classes * exp.cost, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           T* row = scores + i * m.classes;
-          const int64_t target = targets[i];
-          if (target < 0) {
-            losses[at + i] = 0;
-            std::fill_n(row, m.classes, T{0});
-            continue;
-          }
+          const int64_t target = counted.classes[at + i];
           const T highest = *std::max_element(row, row + m.classes), score = row[target];
           for (int64_t k = 0; k < m.classes; ++k) row[k] -= highest;
           exp(row, row, m.classes);
@@ -356,9 +406,12 @@ Kernel typed_kernel(KernelContext& c) {
           row[target] -= factor;
         }
       });
-      if (gradient) projection.hidden(f, count, scores, gradient + at * m.width);
-    }
-    *f.at<T>(loss_slot) = sum_of(losses, places, divisor);
+      if (!gradient) return;
+      T* to = rows.place_to_write(f, gradient, of, count);
+      projection.hidden(f, count, scores, to);
+      rows.write(to, gradient, of, count);
+    });
+    *f.at<T>(loss_slot) = mean_of(losses, counted);
   };
 }
 
