@@ -23,7 +23,7 @@ def join_dynamic_products(model: onnx.ModelProto) -> None:
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
-    for output in graph.output:  # counts as a reader that is no layer
+    for output in graph.output:  # outputs of the model are read too
         readers.setdefault(output.name, []).append(onnx.NodeProto())
     constants = {tensor.name for tensor in graph.initializer}
     replaced: dict[str, onnx.NodeProto] = {}  # by the output of the layer
