@@ -801,7 +801,7 @@ def test_attention_without_weights_reads_products_with_adapters(kind: str, tmp_p
 @pytest.mark.parametrize(
     ("operator", "slots", "reason"),
     [
-        ("QAttention", ["x", "w"], "the training core does not have the operator"),
+        ("QOrderedAttention", ["x", *"abcd", "w"], "the training core does not have the operator"),
         ("PackedAttention", ["x", "w"], "the training core does not have the operator"),
         ("NhwcFusedConv", ["x", "w"], "the training core does not have the operator"),
         ("MatMulIntegerToFloat", ["x", "w"], "its input is quantized"),

@@ -11,8 +11,10 @@ import onnxruntime
 import pytest
 from exported import check_exported
 from onnx import helper, numpy_helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
 from ortrain import artifacts
 from ortrain.artifacts import Head
+from ortrain.artifacts.graph.dynamic_products import join_dynamic_products
 from ortrain.artifacts.graph.head import NewHead
 from recorded import Fixture
 from training import Training
@@ -49,7 +51,7 @@ def in_inference(model: onnx.ModelProto) -> onnx.ModelProto:
 def features_of(path: pathlib.Path, x: Array) -> Array:
     """What the classifier of the given model reads, by stock onnxruntime."""
     model = in_inference(onnx.load(path))
-    layers = ("Gemm", "Conv", "MatMul", "MatMulNBits")
+    layers = ("Gemm", "Conv", "MatMul", "MatMulNBits", "DynamicQuantizeMatMul")
     node = next(n for n in reversed(model.graph.node) if n.op_type in layers)
     model.graph.output.append(onnx.ValueInfoProto(name=node.input[0]))
     session = onnxruntime.InferenceSession(model.SerializeToString())
@@ -95,7 +97,34 @@ def test_the_head_of_a_quantized_model_is_float(case: str, bits: int, tmp_path: 
     assert "its weights were quantized; the new weights are float" in head.notes
 
 
-def check_regression(path: pathlib.Path, tmp_path: pathlib.Path) -> NewHead:
+@pytest.mark.parametrize("kind", [QuantType.QInt8, QuantType.QUInt8])
+def test_a_model_with_dynamic_quantization_takes_a_new_head(kind: QuantType, tmp_path: pathlib.Path) -> None:
+    """The body computes the features of the model with its layers as single operators, which onnxruntime confirms."""
+    given, path = tmp_path / "given.onnx", tmp_path / "joined.onnx"
+    quantize_dynamic(
+        CASES["Gemm on a token"], given, weight_type=kind, op_types_to_quantize=["MatMul", "Gemm"]
+    )
+    model = onnx.load(given)
+    x, _ = batch_of(given)
+    name = model.graph.input[0].name
+    expected = onnxruntime.InferenceSession(given).run(None, {name: x})[0]
+    join_dynamic_products(model)
+    onnx.save(model, path)
+    assert not any(node.op_type == "MatMulInteger" for node in model.graph.node)
+    found = onnxruntime.InferenceSession(path).run(None, {name: x})[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    head = check_regression(path, tmp_path, rtol=2e-3)  # roundings of halves may differ
+    assert "its weights were quantized; the new weights are float" in head.notes
+    report = artifacts.generate_artifacts(
+        given, head=Head(classes=4), artifact_directory=tmp_path / "of_given"
+    )
+    assert report.trained == head.parameters
+    assert Training(tmp_path / "of_given").evaluate(*batch_of(given)) == pytest.approx(
+        Training(tmp_path).evaluate(*batch_of(given)), rel=1e-6
+    )
+
+
+def check_regression(path: pathlib.Path, tmp_path: pathlib.Path, rtol: float = 2e-5) -> NewHead:
     """Train a new head, and compare its losses with those of logistic regression on the features of the model."""
     report = artifacts.generate_artifacts(
         path, head=Head(classes=4), optimizer=artifacts.OptimType.SGD, artifact_directory=tmp_path
@@ -119,7 +148,7 @@ def check_regression(path: pathlib.Path, tmp_path: pathlib.Path) -> NewHead:
     bias = start[head.bias] if head.bias else np.zeros(4)
     assert np.abs(np.concatenate([weight.ravel(), bias.ravel()])).max() <= 1 / np.sqrt(head.features)
     expected = regression(features, y, weight, bias.astype(np.float64).ravel(), len(losses), 0.1)
-    np.testing.assert_allclose(losses, expected, rtol=2e-5)
+    np.testing.assert_allclose(losses, expected, rtol=rtol)
     return head
 
 

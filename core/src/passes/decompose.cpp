@@ -146,8 +146,13 @@ class Context : public DecompositionContext {
     if (has_y(o)) values_.at(o) = value;
   }
 
+  // The model states it too, for those who infer the types of the result.
   void state_like(const std::string& value, const std::string& like) override {
     decomposer_.types_.set_like(value, like);
+    ValueInfo stated = decomposer_.types_.info(value);
+    stated.name = value;
+    forget_made_up_names(stated);
+    decomposer_.model_.graph.value_info.insert_or_assign(value, std::move(stated));
   }
 
   // The nodes, with the output names of the node that they replace.
@@ -166,6 +171,11 @@ class Context : public DecompositionContext {
     const auto rename = [&](std::string& value) {
       if (const auto it = renamed.find(value); it != renamed.end()) value = it->second;
     };
+    for (const auto& [before, after] : renamed)
+      if (auto stated = decomposer_.model_.graph.value_info.extract(before)) {
+        stated.key() = stated.mapped().name = after;
+        decomposer_.model_.graph.value_info.insert(std::move(stated));
+      }
     for (Node& added : nodes_) {
       std::for_each(added.inputs.begin(), added.inputs.end(), rename);
       std::for_each(added.outputs.begin(), added.outputs.end(), rename);

@@ -15,6 +15,7 @@ from helpers import (
     check_gradient,
     check_rejected,
     make_model,
+    run,
     uniform,
 )
 from onnx import helper
@@ -72,3 +73,27 @@ def test_what_is_not_supported_is_named() -> None:
     check_rejected(op(), inputs(16), "multiple of 3, found 16")
     x, w, b = inputs()
     check_rejected(op(do_rotary=1), [x, w, b], "do_rotary is not supported")
+
+
+def quantized(x: Array) -> tuple[Array, Array, Array]:
+    """Codes, scale and zero point of a range with zero."""
+    step = np.asarray((x.max() - x.min()) / 255, np.float32)
+    zero = np.round(-x.min() / step)
+    return np.clip(np.round(x / step) + zero, 0, 255).astype(np.uint8), step, np.asarray(zero, np.uint8)
+
+
+@pytest.mark.parametrize("columns", [(), (3 * HEADS * SIZE,)], ids=["matrix", "columns"])
+@pytest.mark.parametrize(
+    "mask", [None, np.array([[1, 1, 0], [1, 1, 1]], np.int32), np.array([3, 2], np.int32)]
+)
+def test_attention_of_quantized_operands(mask: Array | None, columns: tuple[int, ...]) -> None:
+    x, w, b = (value.astype(np.float32) for value in inputs() if value is not None)
+    codes, step, zero = quantized(x)
+    scale = np.broadcast_to(np.float32(np.abs(w).max() / 127), columns).copy()
+    weights = np.round(w / scale).astype(np.int8)
+    given = [codes, weights, b, step, scale, mask, zero, np.zeros(columns, np.int8)]
+    attention = Op("QAttention", {"num_heads": HEADS, "unidirectional": 0}, MICROSOFT)
+    check_like_onnxruntime(attention, given)
+    exact = [((codes.astype(np.float32) - zero) * step), weights * scale, b, mask]
+    close = run(op(), exact)[0]
+    np.testing.assert_allclose(run(attention, given)[0], close, 1e-4, 1e-5)

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import MICROSOFT, Op, check_forward, check_gradient, check_rejected, run, uniform
+from helpers import (
+    MICROSOFT,
+    Op,
+    check_forward,
+    check_gradient,
+    check_rejected,
+    gradient_model,
+    run,
+    run_model,
+    uniform,
+)
 from microsoft_cases import check, f32
+from onnx import TensorProto, helper, numpy_helper
 
 
 @pytest.mark.parametrize("skip", [(2, 3, 8), (3, 8), (1, 3, 8)], ids=str)
@@ -83,3 +94,34 @@ def test_group_norm(last: int, activation: int, skip: bool | None) -> None:
     op = Op(kind, attributes, MICROSOFT, outputs=1 if skip is None else 2)
     check_forward(op, inputs, [y] if skip is None else [y, s], rtol=1e-10)
     check_gradient(op, inputs)
+
+
+def test_the_shape_of_embeddings_is_known_behind_them() -> None:
+    """The number of positions is free, so the nodes of the decomposition do not show that words and positions match."""
+    tables = {"words": uniform(9, 4), "places": uniform(7, 4, seed=1), "weight": uniform(4, 3, seed=2)}
+    nodes = [
+        helper.make_node(
+            "EmbedLayerNormalization",
+            ["ids", "", "words", "places", "", "gamma", "beta"],
+            ["rows", ""],
+            domain=MICROSOFT,
+        ),
+        helper.make_node("MatMul", ["rows", "weight"], ["scores"]),
+        helper.make_node("ReduceSum", ["scores"], ["loss"], keepdims=0),
+    ]
+    tables |= {"gamma": uniform(4, seed=3), "beta": uniform(4, seed=4)}
+    graph = helper.make_graph(
+        nodes,
+        "embeddings",
+        [helper.make_tensor_value_info("ids", TensorProto.INT32, ["rows", "positions"])],
+        [helper.make_tensor_value_info("loss", TensorProto.DOUBLE, [])],
+        [numpy_helper.from_array(value, name) for name, value in tables.items()],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+    ids = np.array([[1, 2, 3], [4, 5, 6]], np.int32)
+    found = run_model(gradient_model(model, ["weight"], "loss"), {"ids": ids})["weight_grad"]
+    rows = tables["words"][ids] + tables["places"][:3]
+    rows = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + 1e-12)
+    rows = (rows * tables["gamma"] + tables["beta"]).reshape(-1, 4)
+    np.testing.assert_allclose(found, np.repeat(rows.sum(0)[:, None], 3, axis=1), 1e-9)

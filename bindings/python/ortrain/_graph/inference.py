@@ -34,7 +34,13 @@ _LIKE_THEIR_INPUT = frozenset(
 
 #: Operators of onnxruntime whose first output has the first two dimensions of one input and the number of columns of another
 #: input: the indices of both.
-_ROWS_AND_COLUMNS = {"Attention": (0, 1), "EmbedLayerNormalization": (0, 2), "MultiHeadAttention": (0, 2)}
+_ROWS_AND_COLUMNS = {
+    "Attention": (0, 1),
+    "EmbedLayerNormalization": (0, 2),
+    "MultiHeadAttention": (0, 2),
+    "QAttention": (0, 1),
+    "QEmbedLayerNormalization": (0, 2),
+}
 
 
 def without_initializers(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -212,13 +218,13 @@ def _fused_type(
     first, last = source.shape.dim, weights.shape.dim
     if len(first) < 2 or len(last) not in (2, 3):
         return None
-    made.elem_type = weights.elem_type
+    made.elem_type = onnx.TensorProto.FLOAT if node.op_type.startswith("Q") else weights.elem_type
     for dimension in first[:2]:
         made.shape.dim.add().CopyFrom(dimension)
     width = made.shape.dim.add()
     if last[-1].HasField("dim_value"):
         width.dim_value = last[-1].dim_value
-    if node.op_type == "Attention":
+    if node.op_type in ("Attention", "QAttention"):
         sizes = next((list(a.ints) for a in node.attribute if a.name == "qkv_hidden_sizes"), [])
         if sizes:
             width.dim_value = sizes[-1]

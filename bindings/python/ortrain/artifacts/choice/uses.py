@@ -26,10 +26,13 @@ _SETTINGS = {
 }
 #: The same for operators of onnxruntime.
 _FUSED_SETTINGS = {
+    "DynamicQuantizeMatMul": (2, 3),
     "GatherBlockQuantized": (2,),
     "GroupQueryAttention": (7, 8),
     "MatMulBnb4": (2,),
     "MatMulNBits": (2, 3),
+    "QAttention": (3, 4),
+    "QEmbedLayerNormalization": (8, 9, 10, 11, 12),
     "RotaryEmbedding": (2, 3),
 }
 

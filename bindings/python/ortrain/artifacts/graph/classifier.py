@@ -42,10 +42,13 @@ _CARRIERS = frozenset(
 _POOLING = frozenset(
     {"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean"}
 )
+#: Layers with quantized weights, and the index of the input with the bias. The inputs before it are the input of the layer, the
+#: codes of the weights, scales, and zero points.
+QUANTIZED = {"DynamicQuantizeMatMul": 4, "MatMulNBits": 5}
 #: Layers with weights, and the index of the input with the weights. The classes are in the last dimension of the weights of
 #: MatMul, in the first dimension of those of Conv, and in either dimension of those of Gemm. MatMulNBits has attributes with
 #: the shape of its weights before quantization.
-_LAYERS = {"Conv": 1, "Gemm": 1, "MatMul": 1, "MatMulNBits": 1}
+_LAYERS = {"Conv": 1, "Gemm": 1, "MatMul": 1} | dict.fromkeys(QUANTIZED, 1)
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Classifier:
     """The layer that computes the scores of classes, in the model that it was found in."""
 
     node: onnx.NodeProto
-    """Gemm, MatMul, MatMulNBits or Conv."""
+    """Gemm, MatMul or Conv, or a product with quantized weights."""
     bias: tuple[onnx.NodeProto, int] | None
     """The node that adds the bias, which is the layer itself or an Add, and the index of the input with the bias."""
     weight_shape: tuple[int, ...]
@@ -141,7 +144,7 @@ def _classifier_of(model: onnx.ModelProto, output: str) -> Classifier:
         node = producers.get(value)
         if node is None:
             raise _NoClassifierError(f"no layer between input {value!r} and the output")
-        if node.domain not in ("", "ai.onnx") and node.op_type != "MatMulNBits":
+        if node.domain not in ("", "ai.onnx") and node.op_type not in QUANTIZED:
             raise _NoClassifierError(_described(node))
         if node.op_type in _CARRIERS or node.op_type in ACTIVATIONS:
             carriers.append(node)
@@ -177,19 +180,17 @@ def _checked(
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     if node.op_type == "MatMulNBits":
         shape = attributes["K"], attributes["N"]
-        bias = (node, 5) if bias is None and len(node.input) > 5 and node.input[5] else bias
-    axis = {"Conv": 0, "MatMul": len(shape) - 1, "MatMulNBits": 1}.get(
-        node.op_type, 0 if attributes.get("transB") else 1
-    )
+    own = {"Conv": 2, "Gemm": 2, **QUANTIZED}.get(node.op_type)
+    if bias is None and own is not None and len(node.input) > own and node.input[own]:
+        bias = node, own
+    axis = {"Conv": 0, "MatMul": len(shape) - 1}.get(node.op_type, 0 if attributes.get("transB") else 1)
     if node.op_type == "Conv" and (any(dim != 1 for dim in shape[2:]) or attributes.get("group", 1) != 1):
         kernel = "x".join(map(str, shape[2:]))
         raise _NoClassifierError(
             f"{_described(node)}, a convolution of kernel {kernel} in {counted(attributes.get('group', 1), 'group')}"
         )
-    if node.op_type == "MatMul" and len(shape) != 2:
+    if node.op_type in ("MatMul", "DynamicQuantizeMatMul") and len(shape) != 2:
         raise _NoClassifierError(f"{_described(node)}, whose weights have {counted(len(shape), 'dimension')}")
-    if bias is None and node.op_type in ("Conv", "Gemm") and len(node.input) > 2 and node.input[2]:
-        bias = node, 2
     bias_shape: tuple[int, ...] = ()
     if bias is not None:
         bias_shape = constants.shape(bias[0].input[bias[1]]) or ()

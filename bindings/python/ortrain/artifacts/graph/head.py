@@ -19,7 +19,8 @@ from ortrain._support.counts import counted
 from ortrain.artifacts.choice.export_record import PATH, is_generated, module_of
 from ortrain.artifacts.choice.selection import Selection
 from ortrain.artifacts.graph.adapters import is_added
-from ortrain.artifacts.graph.classifier import ACTIVATIONS, Classifier, find_classifier, pooling_of
+from ortrain.artifacts.graph.classifier import ACTIVATIONS, QUANTIZED, Classifier, find_classifier, pooling_of
+from ortrain.artifacts.graph.dynamic_products import join_dynamic_products
 
 #: Nodes between a network's body and its classifier that belong to the head: a Dropout among them stays in training mode.
 _PASSING = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose"})
@@ -148,10 +149,11 @@ def replace_head(model: onnx.ModelProto, head: Head, output: str | None, activat
     ValueError
         When there is no classifier, or the model needs its number of classes elsewhere.
     """
+    join_dynamic_products(model)
     _graph.infer_shapes(model)
     found = find_classifier(model, output)
     notes: list[str] = []
-    if found.node.op_type == "MatMulNBits":
+    if found.node.op_type in QUANTIZED:
         notes.append("its weights were quantized; the new weights are float")
         _use_float_weights(model, found)
         found = find_classifier(model, output)
@@ -191,17 +193,18 @@ def replace_head(model: onnx.ModelProto, head: Head, output: str | None, activat
 
 
 def _use_float_weights(model: onnx.ModelProto, found: Classifier) -> None:
-    """Replace a layer with weights of few bits by a MatMul with weights of zero, and by an Add if there is a bias."""
+    """Replace a layer with quantized weights by a MatMul with weights of zero, and by an Add if there is a bias."""
     node, output = found.node, found.node.output[0]
-    codes = [name for name in node.input[1:5] if name]
-    bias = node.input[5] if len(node.input) > 5 else ""
+    place_of_bias = QUANTIZED[node.op_type]
+    codes = [name for name in node.input[1:place_of_bias] if name]
+    bias = node.input[place_of_bias] if len(node.input) > place_of_bias else ""
     dtype = onnx.helper.tensor_dtype_to_np_dtype(_graph.element_type(model, node.input[2]))
     node.op_type, node.domain = "MatMul", ""
     del node.attribute[:]
     del node.input[1:]
     for name in codes:
         _remove_unread(model, name)
-    node.input.append(free_name(re.sub(r"_q\d$", "", codes[0]), _graph.names_in_use(model)))
+    node.input.append(free_name(re.sub(r"_(q\d|Q\d|quantized)$", "", codes[0]), _graph.names_in_use(model)))
     add_initializer(model, node.input[1], np.zeros(found.weight_shape, dtype))
     if bias:
         place = next(i for i, other in enumerate(model.graph.node) if output in other.output)

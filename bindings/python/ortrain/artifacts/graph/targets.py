@@ -52,7 +52,7 @@ WITHOUT_ADAPTERS = {
     "NhwcConv": (1, _NOT_TRAINED),
     "NhwcFusedConv": (1, _NOT_TRAINED),
     "PackedAttention": (1, _NOT_TRAINED),
-    "QAttention": (1, _NOT_TRAINED),
+    "QAttention": (1, _INTEGERS),
     "QEmbedLayerNormalization": (
         2,
         "its tables are quantized; EmbedLayerNormalization, whose tables are float, can have an adapter",
