@@ -49,6 +49,7 @@ INSIDE = {
     ("cli.language_models", "ortrain._files.weights"): ONNX,
     ("cli.language_models", "ortrain.artifacts"): ONNX,
     ("cli.language_models", "ortrain.artifacts.graph.cache"): ONNX,
+    ("cli.language_models", "ortrain.artifacts.graph.packed_tables"): ONNX,
     ("cli.language_models", "ortrain.trainer.creation"): ONNX,
     ("cli.reduce_command", "ortrain._files.models"): ONNX,
     ("cli.step_options", "ortrain.artifacts.step"): ONNX,

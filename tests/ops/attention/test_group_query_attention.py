@@ -157,6 +157,5 @@ def test_what_is_not_supported_is_named() -> None:
     check_rejected(op(do_rotary=1), [q, k, v, None, None, *length], "requires inputs cos_cache and sin_cache")
     check_rejected(op(), [q, k, None, None, None, *length], "key and value must be given together")
     check_rejected(op(), [q, k, v, past()[0], None, *length], "past_value must be given together")
-    check_rejected(op(), [q, k, v, *past()], "total_sequence_length are required")
     check_rejected(op(), [q, k, v, None, None, *length, *nothing, np.zeros(HEADS)], "head_sink")
     check_rejected(op(4), [q, k, v, None, None, *length], "output_qk is not supported")

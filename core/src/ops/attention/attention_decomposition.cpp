@@ -15,7 +15,6 @@ namespace ortrain {
 namespace {
 
 constexpr size_t kMask = 4, kLengths = 5, kPastKey = 7, kDropoutKey = 10;
-constexpr double kUnseen = -1e30;  // a score whose weight is 0 beside any other score
 
 // An operand as [batch, heads, rows, size], and back.
 struct Heads {

@@ -42,6 +42,9 @@ Kernel attention_kernel(KernelContext& c, const Attention& a,
 // or values, input `past`, and the gradient of the new ones.
 Names split_past(GradientContext& g, Name gradient, Name past);
 
+// A score whose weight is 0 beside any other score.
+inline constexpr double kUnseen = -1e30;
+
 // AttentionGrad as separate steps (ops/attention/attention_decomposition.cpp).
 void decompose_attention_gradient(DecompositionContext& e);
 

@@ -12,8 +12,7 @@
 // only the results at the padding. With past_key, the new keys are written behind the earlier keys of each
 // sample, into a cache that has room for total_sequence_length keys.
 #include "op/decomposition.h"
-#include "op/gradient_expression.h"
-#include "op/opset.h"
+#include "ops/attention/attention_node.h"
 #include "ops/common/decomposed.h"
 
 namespace ortrain {
@@ -21,7 +20,6 @@ namespace {
 
 constexpr size_t kKey = 1, kValue = 2, kPastKey = 3, kPastValue = 4, kLengths = 5, kTotal = 6, kCosines = 7,
                  kSines = 8, kPositions = 9, kScoreBias = 10, kSink = 11, kInputs = 12;
-constexpr double kUnseen = -1e30;  // a score whose weight is 0 beside any other score
 
 struct Heads {
   int64_t queries, keys;
@@ -43,8 +41,6 @@ void reject_what_is_not_supported(DecompositionContext& e) {
   if (e.has_x(kKey) != e.has_x(kValue)) e.reject("inputs key and value must be given together");
   if (e.has_x(kPastKey) != e.has_x(kPastValue))
     e.reject("inputs past_key and past_value must be given together");
-  if (e.has_x(kPastKey) && !(e.has_x(kLengths) && e.has_x(kTotal)))
-    e.reject("with past_key, inputs seqlens_k and total_sequence_length are required");
 }
 
 // Queries, keys and values, [batch, positions, heads * size].
@@ -160,7 +156,7 @@ void decompose(DecompositionContext& e) {
 
 ORTRAIN_DECOMPOSITION(
     "GroupQueryAttention",
-    "query, key?, value?, past_key?, past_value?, seqlens_k?, total_sequence_length?, cos_cache?, "
+    "query, key?, value?, past_key?, past_value?, seqlens_k, total_sequence_length, cos_cache?, "
     "sin_cache?, position_ids?, attention_bias?, head_sink?, k_scale?, v_scale? -> output, "
     "present_key?, present_value?, output_qk?",
     decompose);

@@ -326,7 +326,6 @@ void gradient(GradientContext& g) {
 
 // As separate operators, for other runtimes:  P = softmax(scale Q Kᵀ + mask),  Y = P V.
 void standard_form(DecompositionContext& e) {
-  constexpr double kUnseen = -1e30;  // a score whose weight is 0 beside any other score
   const Node& node = e.node();
   const auto q_dims = e.dims(e.x(0)), v_dims = e.dims(e.x(2));
   const int64_t heads = node.int_or("num_heads", 0);
