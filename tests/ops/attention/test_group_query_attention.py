@@ -147,6 +147,29 @@ def test_a_part_of_each_head_is_rotated() -> None:
     check_forward(attention, narrowed(inputs), expected, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "epsilons", [{"qk_norm_epsilon": 0.125}, {"q_norm_epsilon": 0.25, "k_norm_epsilon": 0.5}]
+)
+def test_queries_and_keys_are_normalized_before_the_rotation(epsilons: dict[str, float]) -> None:
+    """onnxruntime's kernel for processors rejects the weights, so the operator without them is the reference."""
+    q, k, v = (x for x in operands() if x is not None)
+    weights = [uniform(SIZE, seed=7), uniform(SIZE, seed=8)]
+
+    def normalized(x: Array, weight: Array, epsilon: float) -> Array:
+        heads = x.reshape(BATCH, LENGTH, -1, SIZE)
+        return (heads / np.sqrt((heads**2).mean(-1, keepdims=True) + epsilon) * weight).reshape(x.shape)
+
+    rest = [None, None, *counts([LENGTH] * BATCH), *CACHES]
+    shared = epsilons.get("qk_norm_epsilon", 0)
+    of_q = normalized(q, weights[0], epsilons.get("q_norm_epsilon", shared))
+    of_k = normalized(k, weights[1], epsilons.get("k_norm_epsilon", shared))
+    expected = run(op(**ROTATED), [of_q, of_k, v, *rest])
+    nothing: list[Array | None] = [None] * 5
+    inputs = [q, k, v, *rest, *nothing, *weights]
+    check_forward(op(**ROTATED, **epsilons), inputs, expected, rtol=1e-10)
+    check_gradient(op(**ROTATED, **epsilons), inputs, wrt=[0, 1, 2, 14, 15])
+
+
 def test_what_is_not_supported_is_named() -> None:
     q, k, v = operands()
     length = counts([LENGTH] * BATCH)
@@ -158,4 +181,12 @@ def test_what_is_not_supported_is_named() -> None:
     check_rejected(op(), [q, k, None, None, None, *length], "key and value must be given together")
     check_rejected(op(), [q, k, v, past()[0], None, *length], "past_value must be given together")
     check_rejected(op(), [q, k, v, None, None, *length, *nothing, np.zeros(HEADS)], "head_sink")
+    check_rejected(op(causal=0), [q, k, v, None, None, *length], "causal must be 1")
+    caches = [q, k, v, *past(), *length]
+    check_rejected(op(sliding_window_cache=1), caches, "sliding_window_cache")
+    one = [q, k, v, None, None, *length, *nothing, *nothing[:3], np.ones(SIZE)]
+    check_rejected(op(), one, "k_norm_weight must be given together")
+    new = [*one[:-1], None, None, np.ones(BATCH, np.int32)]
+    check_rejected(op(), new, "query_seqlens is not supported")
+    check_rejected(op(), [*one[:12], np.ones(1)], "a quantized cache")
     check_rejected(op(4), [q, k, v, None, None, *length], "output_qk is not supported")

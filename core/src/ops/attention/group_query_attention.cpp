@@ -1,12 +1,13 @@
 // GroupQueryAttention (com.microsoft), which language models for generation contain:
 //
 //     (query, key, value, past_key, past_value, seqlens_k, total_sequence_length, cos_cache, sin_cache,
-//      position_ids, attention_bias) → output, present_key, present_value
+//      position_ids, attention_bias, head_sink, k_scale, v_scale, q_norm_weight, k_norm_weight)
+//         → output, present_key, present_value
 //
-// Causal attention, with fewer heads of keys than of queries, an optional window, and an optional rotation of
-// queries and keys. Operands are [batch, positions, heads * size]; without key and value, query holds all
-// three along its last axis. seqlens_k + 1 is the number of keys of each sample, and total_sequence_length
-// the largest of them.
+// Causal attention, with fewer heads of keys than of queries, an optional window, and an optional
+// normalization and rotation of queries and keys. Operands are [batch, positions, heads * size]; without key
+// and value, query holds all three along its last axis. seqlens_k + 1 is the number of keys of each sample,
+// and total_sequence_length the largest of them.
 //
 // Without past_key, position i of a text sees the positions up to i, so padding at the end of a text changes
 // only the results at the padding. With past_key, the new keys are written behind the earlier keys of each
@@ -19,7 +20,8 @@ namespace ortrain {
 namespace {
 
 constexpr size_t kKey = 1, kValue = 2, kPastKey = 3, kPastValue = 4, kLengths = 5, kTotal = 6, kCosines = 7,
-                 kSines = 8, kPositions = 9, kScoreBias = 10, kSink = 11, kInputs = 12;
+                 kSines = 8, kPositions = 9, kScoreBias = 10, kSink = 11, kQueryNorm = 14, kKeyNorm = 15,
+                 kNewLengths = 16;
 
 struct Heads {
   int64_t queries, keys;
@@ -35,10 +37,16 @@ Heads heads_of(DecompositionContext& e) {
 void reject_what_is_not_supported(DecompositionContext& e) {
   if (e.has_x(kSink) || e.node().int_or("smooth_softmax", 0) > 0)
     e.reject("input head_sink and attribute smooth_softmax are not supported");
-  for (size_t i = kInputs; i < e.node().inputs.size(); ++i)
-    if (e.has_x(i)) e.reject("input ", i, " (scales of a quantized cache) is not supported");
+  if (e.has_x(12) || e.has_x(13))
+    e.reject("inputs k_scale and v_scale (a quantized cache) are not supported");
+  if (e.has_x(kNewLengths)) e.reject("input query_seqlens is not supported");
+  if (e.node().int_or("causal", 1) == 0) e.reject("attribute causal must be 1, found 0");
+  if (e.has_x(kPastKey) && e.node().int_or("sliding_window_cache", 0) != 0)
+    e.reject("attribute sliding_window_cache (a cache of the size of the window) is not supported");
   if (e.has_y(3)) e.reject("output output_qk is not supported");
   if (e.has_x(kKey) != e.has_x(kValue)) e.reject("inputs key and value must be given together");
+  if (e.has_x(kQueryNorm) != e.has_x(kKeyNorm))
+    e.reject("inputs q_norm_weight and k_norm_weight must be given together");
   if (e.has_x(kPastKey) != e.has_x(kPastValue))
     e.reject("inputs past_key and past_value must be given together");
 }
@@ -81,6 +89,16 @@ Name positions_of(DecompositionContext& e, Name first) {
   const Name along = up_to(e, dims_of(e, e.x(0), 1, 2));
   return first.empty() ? e("Expand", {along, dims_of(e, e.x(0), 0, 2)})
                        : e("Add", {e.unsqueeze(first, {1}), along});
+}
+
+// Each head divided by its root mean square, times a weight.
+Name normalized(DecompositionContext& e, Name x, int64_t heads, size_t weight, const char* epsilon) {
+  const Node& node = e.node();
+  const Name apart = e("Reshape", {x, e.int64s({0, 0, heads, -1})});
+  const Name y = e(
+      "SimplifiedLayerNormalization", {apart, e.x(weight)},
+      {{"axis", int64_t{-1}}, {"epsilon", node.float_or(epsilon, node.float_or("qk_norm_epsilon", 1e-6f))}});
+  return e("Reshape", {y, e("Shape", {x})});
 }
 
 Name rotated(DecompositionContext& e, Name x, int64_t heads, Name positions) {
@@ -127,6 +145,10 @@ void decompose(DecompositionContext& e) {
   const Name first = joins ? first_positions(e) : "";
   const bool rotates = node.int_or("do_rotary", 0) != 0;
   const Name positions = joins || (rotates && !e.has_x(kPositions)) ? positions_of(e, first) : "";
+  if (e.has_x(kQueryNorm)) {
+    x[0] = normalized(e, x[0], heads.queries, kQueryNorm, "q_norm_epsilon");
+    x[1] = normalized(e, x[1], heads.keys, kKeyNorm, "k_norm_epsilon");
+  }
   if (rotates) {
     if (!e.has_x(kCosines) || !e.has_x(kSines)) e.reject("do_rotary requires inputs cos_cache and sin_cache");
     x[0] = rotated(e, x[0], heads.queries, positions);
@@ -157,7 +179,8 @@ void decompose(DecompositionContext& e) {
 ORTRAIN_DECOMPOSITION(
     "GroupQueryAttention",
     "query, key?, value?, past_key?, past_value?, seqlens_k, total_sequence_length, cos_cache?, "
-    "sin_cache?, position_ids?, attention_bias?, head_sink?, k_scale?, v_scale? -> output, "
+    "sin_cache?, position_ids?, attention_bias?, head_sink?, k_scale?, v_scale?, q_norm_weight?, "
+    "k_norm_weight?, query_seqlens? -> output, "
     "present_key?, present_value?, output_qk?",
     decompose);
 
