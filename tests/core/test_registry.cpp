@@ -8,8 +8,8 @@ using namespace ortrain::test;
 
 TEST_CASE("what is entered under one key is found") {
   Registry<std::string, int> registry;
-  registry.add("one", 1, "item 'one'", std::source_location::current());
-  registry.add("two", 2, "item 'two'", std::source_location::current());
+  registry.add("one", 1, "item 'one'", SourcePlace::here());
+  registry.add("two", 2, "item 'two'", SourcePlace::here());
   REQUIRE(registry.find("two"));
   CHECK(*registry.find("two") == 2);
   CHECK(!registry.find("three"));
@@ -20,10 +20,10 @@ TEST_CASE("what is entered under one key is found") {
 
 TEST_CASE("two items under one key are refused by name, with both places") {
   Registry<std::string, int> registry;
-  registry.add("one", 1, "item 'one'", std::source_location::current());
+  registry.add("one", 1, "item 'one'", SourcePlace::here());
   const auto first = std::to_string(__LINE__ - 1);
-  registry.add("two", 2, "item 'two'", std::source_location::current());
-  registry.add("one", 3, "item 'one'", std::source_location::current());
+  registry.add("two", 2, "item 'two'", SourcePlace::here());
+  registry.add("one", 3, "item 'one'", SourcePlace::here());
   const auto second = std::to_string(__LINE__ - 1);
   for (const auto& read : {std::function<void()>([&] { registry.find("two"); }),
                            std::function<void()>([&] { registry.each([](int) {}); })}) {

@@ -16,7 +16,7 @@ Registry<std::string, MetricRule>& registry() {
 
 }  // namespace
 
-bool register_metric(MetricRule rule, const std::source_location& where) {
+bool register_metric(MetricRule rule, SourcePlace where) {
   std::string name = rule.name;
   registry().add(name, std::move(rule), concat("metric '", name, "'"), where);
   return true;

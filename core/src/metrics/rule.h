@@ -8,11 +8,11 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <source_location>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "runtime/registry.h"
 #include "runtime/tensor.h"
 
 namespace ortrain {
@@ -69,12 +69,12 @@ const MetricRule* find_metric(std::string_view name);
 // All rules, sorted by name.
 std::vector<const MetricRule*> all_metrics();
 
-bool register_metric(MetricRule rule, const std::source_location& where);
+bool register_metric(MetricRule rule, SourcePlace where);
 
 // ORTRAIN_METRIC(Accuracy, {.name = "accuracy", ...})
 #define ORTRAIN_METRIC(Title, ...)                 \
   [[maybe_unused]] const bool kRegistered##Title = \
-      ::ortrain::register_metric(::ortrain::MetricRule __VA_ARGS__, std::source_location::current())
+      ::ortrain::register_metric(::ortrain::MetricRule __VA_ARGS__, ::ortrain::SourcePlace::here())
 
 // The `make` of a rule whose counts are a T, made from the options.
 template <class T>

@@ -18,7 +18,9 @@ Registry<Key, Operator>& registry() {
 
 }  // namespace
 
-RegisterOperator::RegisterOperator(const Operator& op, const std::source_location& where) {
+RegisterOperator::RegisterOperator(void (*describe)(Operator&), SourcePlace where) {
+  Operator op;
+  describe(op);
   registry().add({op.domain, op.type}, op,
                  concat("operator '", op.domain, op.domain.empty() ? "" : ".", op.type, "'"), where);
 }

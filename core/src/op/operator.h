@@ -12,7 +12,6 @@
 #pragma once
 
 #include <initializer_list>
-#include <source_location>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,6 +24,7 @@
 #include "op/traits.h"
 #include "runtime/error.h"
 #include "runtime/generated/parts.h"
+#include "runtime/registry.h"
 #include "runtime/tensor.h"
 
 namespace ortrain {
@@ -296,8 +296,47 @@ static constexpr bool is_part_of_build(const Operator& op) {
   return is_built(op.domain, op.type) && found(op.made_from.first) && found(op.made_from.second);
 }
 
+// Writes the members that differ from the defaults. This code takes a third of what operators take as
+// constants, whose addresses the loader has to relocate. The members of made_from matter only when the
+// library is compiled.
+template <const Operator& op>
+[[gnu::cold]] void describe(Operator& to) {
+  constexpr Operator usual = {};
+  if constexpr (!op.domain.empty()) to.domain = {op.domain.data(), op.domain.size()};
+  if constexpr (!op.type.empty()) to.type = {op.type.data(), op.type.size()};
+  if constexpr (!op.signature.empty()) to.signature = {op.signature.data(), op.signature.size()};
+  if constexpr (op.subgraph_fault != nullptr) to.subgraph_fault = op.subgraph_fault;
+
+  if constexpr (op.rules.shape != nullptr) to.rules.shape = op.rules.shape;
+  if constexpr (op.rules.gradient != nullptr) to.rules.gradient = op.rules.gradient;
+  if constexpr (op.rules.decompose != nullptr) to.rules.decompose = op.rules.decompose;
+  if constexpr (op.rules.types != nullptr) to.rules.types = op.rules.types;
+  if constexpr (op.rules.element_type != nullptr) to.rules.element_type = op.rules.element_type;
+  if constexpr (op.kernels.cpu != nullptr) to.kernels.cpu = op.kernels.cpu;
+  if constexpr (op.kernels.run != nullptr) to.kernels.run = op.kernels.run;
+
+  constexpr const Traits& given = op.traits;
+  if constexpr (given.stops_gradient) to.traits.stops_gradient = true;
+  if constexpr (given.quantized) to.traits.quantized = true;
+  if constexpr (given.since != usual.traits.since) to.traits.since = given.since;
+  if constexpr (given.impure) to.traits.impure = true;
+  if constexpr (given.updates != 0) to.traits.updates = given.updates;
+  if constexpr (given.takes_sequences) to.traits.takes_sequences = true;
+  if constexpr (given.takes_bf16) to.traits.takes_bf16 = true;
+  if constexpr (given.narrow_types != usual.traits.narrow_types) to.traits.narrow_types = given.narrow_types;
+  if constexpr (given.optional_outputs) to.traits.optional_outputs = true;
+  if constexpr (given.independent_outputs) to.traits.independent_outputs = true;
+  if constexpr (given.any_order != 0) to.traits.any_order = given.any_order;
+  if constexpr (given.weights != usual.traits.weights) to.traits.weights = given.weights;
+  if constexpr (given.writes_through != nullptr) to.traits.writes_through = given.writes_through;
+  if constexpr (given.positions != nullptr) to.traits.positions = given.positions;
+  if constexpr (given.operations != nullptr) to.traits.operations = given.operations;
+  if constexpr (given.repeat != nullptr) to.traits.repeat = given.repeat;
+  if constexpr (given.train != nullptr) to.traits.train = given.train;
+}
+
 struct RegisterOperator {
-  RegisterOperator(const Operator& op, const std::source_location& where = std::source_location::current());
+  RegisterOperator(void (*describe)(Operator&), SourcePlace where = SourcePlace::here());
   RegisterOperator() = default;  // for operators that are not part of this build
 };
 // Registers an operator if it is part of this build. CMake writes built_operators.h, in small builds for each
@@ -311,18 +350,18 @@ struct RegisterOperator {
   static constexpr ::ortrain::Operator operator_##n = ::ortrain::with_cold_functions<given_##n>(); \
   [[maybe_unused]] static const ::ortrain::RegisterOperator registered_##n = [] {                  \
     if constexpr (::ortrain::is_part_of_build(operator_##n))                                       \
-      return ::ortrain::RegisterOperator(operator_##n);                                            \
+      return ::ortrain::RegisterOperator(::ortrain::describe<operator_##n>);                       \
     else                                                                                           \
       return ::ortrain::RegisterOperator();                                                        \
   }()
 
 // Registers the operators of a table, of<0>() to of<N - 1>(), that are part of this build.
 template <size_t N, class Of>
-bool register_rows(Of, const std::source_location& where = std::source_location::current()) {
+bool register_rows(Of, SourcePlace where = SourcePlace::here()) {
   const auto row = [&]<size_t I>() {
     static constexpr Operator given = without_left_out(Of().template operator()<I>());
     static constexpr Operator op = with_cold_functions<given>();
-    if constexpr (is_part_of_build(op)) RegisterOperator(op, where);
+    if constexpr (is_part_of_build(op)) RegisterOperator(describe<op>, where);
   };
   return [&]<size_t... I>(std::index_sequence<I...>) {
     (row.template operator()<I>(), ...);

@@ -5,7 +5,6 @@
 //     ORTRAIN_OPERATOR_FACT(ProductTermsRule, kMicrosoft, "FusedMatMul", matmul_terms);
 #pragma once
 
-#include <source_location>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,7 +29,7 @@ class OperatorFacts {
   struct Declare {
     Declare() = default;  // for facts that are not part of this build
     Declare(std::string_view domain, std::string_view type, Fact fact,
-            std::source_location where = std::source_location::current()) {
+            SourcePlace where = SourcePlace::here()) {
       facts().add({std::string(domain), std::string(type)}, std::move(fact),
                   concat("a fact about ", domain, domain.empty() ? "" : ".", type), where);
     }

@@ -220,11 +220,11 @@ MetricRule rule(const char* name, const char* formula, double multilabel) {
              "another class; equal scores count half. With two classes or a single logit, the value of "
              "class 1; with more classes, the mean over classes of each against all others, by softmax",
              0),
-        std::source_location::current()) &&
+        SourcePlace::here()) &&
     register_metric(
         rule("auc_multilabel",
              "the mean over labels of the auc of each label, where targets are 0 or 1 for each score", 1),
-        std::source_location::current());
+        SourcePlace::here());
 
 }  // namespace
 }  // namespace ortrain

@@ -16,7 +16,7 @@ Registry<std::string, ScheduleRule>& registry() {
 
 }  // namespace
 
-bool register_schedule(ScheduleRule rule, const std::source_location& where) {
+bool register_schedule(ScheduleRule rule, SourcePlace where) {
   std::string name = rule.name;
   registry().add(name, std::move(rule), concat("schedule '", name, "'"), where);
   return true;

@@ -10,10 +10,11 @@
 #include <cstddef>
 #include <limits>
 #include <map>
-#include <source_location>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "runtime/registry.h"
 
 namespace ortrain {
 
@@ -68,11 +69,11 @@ const std::vector<ScheduleSetting>& common_schedule_settings();
 // The settings of the rule, followed by those that every schedule has.
 std::vector<ScheduleSetting> settings_of(const ScheduleRule& rule);
 
-bool register_schedule(ScheduleRule rule, const std::source_location& where);
+bool register_schedule(ScheduleRule rule, SourcePlace where);
 
 // ORTRAIN_SCHEDULE(Cosine, {.name = "cosine", ...})
 #define ORTRAIN_SCHEDULE(Title, ...)               \
   [[maybe_unused]] const bool kRegistered##Title = \
-      ::ortrain::register_schedule(::ortrain::ScheduleRule __VA_ARGS__, std::source_location::current())
+      ::ortrain::register_schedule(::ortrain::ScheduleRule __VA_ARGS__, ::ortrain::SourcePlace::here())
 
 }  // namespace ortrain

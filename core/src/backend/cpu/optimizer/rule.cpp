@@ -19,7 +19,7 @@ Registry<std::string, OptimizerRule>& registry() {
 
 }  // namespace
 
-bool register_optimizer(OptimizerRule rule, const std::source_location& where) {
+bool register_optimizer(OptimizerRule rule, SourcePlace where) {
   std::string name = rule.name;
   registry().add(name, std::move(rule), concat("optimizer '", name, "'"), where);
   return true;

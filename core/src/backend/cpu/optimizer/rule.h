@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <source_location>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +18,7 @@
 
 #include "backend/cpu/optimizer/optimizer_run.h"
 #include "built_operators.h"
+#include "runtime/registry.h"
 
 namespace ortrain {
 
@@ -143,7 +143,7 @@ std::vector<const OptimizerRule*> all_optimizers();
 void run_optimizer(const OptimizerPasses& passes, const OptimizerRun& run, const double* factors,
                    double gradient_scale);
 
-bool register_optimizer(OptimizerRule rule, const std::source_location& where);
+bool register_optimizer(OptimizerRule rule, SourcePlace where);
 
 // Whether the build has an optimizer, by its title. built_operators.h lists optimizers by their names without
 // underscores.
@@ -157,11 +157,11 @@ static constexpr bool has_optimizer(const char (&title)[N]) {
 
 // ORTRAIN_OPTIMIZER(Lion, {.name = "lion", ...}), where the name is the title in lower case, with or without
 // underscores.
-#define ORTRAIN_OPTIMIZER(Title, ...)                                                      \
-  [[maybe_unused]] const bool kRegistered##Title = [](const std::source_location& where) { \
-    if constexpr (::ortrain::has_optimizer(#Title))                                        \
-      ::ortrain::register_optimizer(::ortrain::OptimizerRule __VA_ARGS__, where);          \
-    return true;                                                                           \
-  }(std::source_location::current())
+#define ORTRAIN_OPTIMIZER(Title, ...)                                             \
+  [[maybe_unused]] const bool kRegistered##Title = [](SourcePlace where) {        \
+    if constexpr (::ortrain::has_optimizer(#Title))                               \
+      ::ortrain::register_optimizer(::ortrain::OptimizerRule __VA_ARGS__, where); \
+    return true;                                                                  \
+  }(::ortrain::SourcePlace::here())
 
 }  // namespace ortrain

@@ -106,12 +106,12 @@ OptimizerRule adamw(const char* name, const char* title, const char* formula, fl
                              "m = αm + (1-α)g; v = βv + (1-β)g²; "
                              "w = (w - lr √(1-βᵗ)/(1-αᵗ) m / (√v + ε)) (1 - lr·decay)",
                              1e-6f, 0, 1),
-                       std::source_location::current()) &&
+                       SourcePlace::here()) &&
     register_optimizer(adamw("adamw_torch", "TorchAdamW",
                              "m = αm + (1-α)g; v = βv + (1-β)g²; "
                              "w = w(1 - lr·decay) - lr/(1-αᵗ) m / (√(v/(1-βᵗ)) + ε)",
                              1e-8f, 1e-2f, 0),
-                       std::source_location::current());
+                       SourcePlace::here());
 
 }  // namespace
 
