@@ -6,6 +6,7 @@
 #include <hwy/highway.h>
 
 #include "runtime/convert.h"
+#include "runtime/vector_targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ortrain::HWY_NAMESPACE {
@@ -67,17 +68,10 @@ HWY_AFTER_NAMESPACE();
 
 namespace ortrain {
 
-HWY_EXPORT(widen_float16);
-HWY_EXPORT(narrow_float16);
-HWY_EXPORT(widen_bfloat16);
-HWY_EXPORT(narrow_bfloat16);
-
-void widen(const Float16* from, float* to, int64_t n) { HWY_DYNAMIC_DISPATCH(widen_float16)(from, to, n); }
-void widen(const BFloat16* from, float* to, int64_t n) { HWY_DYNAMIC_DISPATCH(widen_bfloat16)(from, to, n); }
-void narrow(const float* from, Float16* to, int64_t n) { HWY_DYNAMIC_DISPATCH(narrow_float16)(from, to, n); }
-void narrow(const float* from, BFloat16* to, int64_t n) {
-  HWY_DYNAMIC_DISPATCH(narrow_bfloat16)(from, to, n);
-}
+void widen(const Float16* from, float* to, int64_t n) { ORTRAIN_DISPATCH(widen_float16)(from, to, n); }
+void widen(const BFloat16* from, float* to, int64_t n) { ORTRAIN_DISPATCH(widen_bfloat16)(from, to, n); }
+void narrow(const float* from, Float16* to, int64_t n) { ORTRAIN_DISPATCH(narrow_float16)(from, to, n); }
+void narrow(const float* from, BFloat16* to, int64_t n) { ORTRAIN_DISPATCH(narrow_bfloat16)(from, to, n); }
 
 namespace {
 

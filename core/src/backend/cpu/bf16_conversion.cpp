@@ -4,6 +4,7 @@
 
 #include "backend/cpu/bf16_conversion.h"
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "runtime/vector_targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ortrain {
@@ -52,27 +53,19 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace ortrain {
-namespace {
 
-HWY_EXPORT(Widen);
-HWY_EXPORT(Narrow);
-HWY_EXPORT(WidenTransposed);
-HWY_EXPORT(NarrowTransposed);
+void widen_bf16(const BFloat16* from, float* to, int64_t n) { ORTRAIN_DISPATCH(Widen)(from, to, n); }
 
-}  // namespace
-
-void widen_bf16(const BFloat16* from, float* to, int64_t n) { HWY_DYNAMIC_DISPATCH(Widen)(from, to, n); }
-
-void narrow_bf16(const float* from, BFloat16* to, int64_t n) { HWY_DYNAMIC_DISPATCH(Narrow)(from, to, n); }
+void narrow_bf16(const float* from, BFloat16* to, int64_t n) { ORTRAIN_DISPATCH(Narrow)(from, to, n); }
 
 void widen_bf16_transposed(const BFloat16* from, int64_t from_row, int64_t rows, int64_t columns, float* to,
                            int64_t to_row) {
-  HWY_DYNAMIC_DISPATCH(WidenTransposed)(from, from_row, rows, columns, to, to_row);
+  ORTRAIN_DISPATCH(WidenTransposed)(from, from_row, rows, columns, to, to_row);
 }
 
 void narrow_bf16_transposed(const float* from, int64_t from_row, int64_t rows, int64_t columns, BFloat16* to,
                             int64_t to_row) {
-  HWY_DYNAMIC_DISPATCH(NarrowTransposed)(from, from_row, rows, columns, to, to_row);
+  ORTRAIN_DISPATCH(NarrowTransposed)(from, from_row, rows, columns, to, to_row);
 }
 
 }  // namespace ortrain

@@ -6,6 +6,7 @@
 
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "runtime/random.h"
+#include "runtime/vector_targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ortrain {
@@ -60,10 +61,8 @@ HWY_AFTER_NAMESPACE();
 
 namespace ortrain {
 
-HWY_EXPORT(RandomWords);
-
 void random_words(uint64_t key, uint64_t high, uint64_t first, int64_t blocks, uint32_t* words) {
-  HWY_DYNAMIC_DISPATCH(RandomWords)(key, high, first, blocks, words);
+  ORTRAIN_DISPATCH(RandomWords)(key, high, first, blocks, words);
 }
 
 }  // namespace ortrain

@@ -20,6 +20,7 @@
 #include "backend/cpu/product_instructions.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_ATTENTION_TYPES
 #define ORTRAIN_ATTENTION_TYPES
@@ -750,13 +751,10 @@ HWY_AFTER_NAMESPACE();
 namespace ortrain {
 namespace {
 
-HWY_EXPORT(FindAttention);
-HWY_EXPORT(TakesPairs);
-
 constexpr int64_t kAlign = 16;  // elements: 64 bytes of float
 
 AttentionFunctions functions_of(const Attention& a) {
-  return HWY_DYNAMIC_DISPATCH(FindAttention)(a.dtype, a.pairs);
+  return ORTRAIN_DISPATCH(FindAttention)(a.dtype, a.pairs);
 }
 
 AttentionTiles tiles_of(const Attention& a, int64_t lanes, bool backward) {
@@ -839,7 +837,7 @@ void each_part(int64_t n, int threads, int64_t cost, const F& f) {
 }  // namespace
 
 bool attention_takes_pairs() {
-  static const bool takes = bf16_products() >= Bf16Products::kSlow && HWY_DYNAMIC_DISPATCH(TakesPairs)();
+  static const bool takes = bf16_products() >= Bf16Products::kSlow && ORTRAIN_DISPATCH(TakesPairs)();
   return takes;
 }
 

@@ -10,6 +10,7 @@
 
 #include "backend/cpu/attention/linear_attention_kernels.h"
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_LINEAR_ATTENTION_TYPES
 #define ORTRAIN_LINEAR_ATTENTION_TYPES
@@ -160,8 +161,6 @@ HWY_AFTER_NAMESPACE();
 namespace ortrain {
 namespace {
 
-HWY_EXPORT(FindLinearAttention);
-
 constexpr size_t kPast = LinearAttention::kPast, kDecay = LinearAttention::kDecay,
                  kRate = LinearAttention::kRate;
 
@@ -219,7 +218,7 @@ Kernel linear_attention(KernelContext& c, const LinearAttention& a) {
   const Slot y = c.out(0), present = c.has_output(1) ? c.out(1) : Slot{};
   const int64_t parts = parts_of(a), own = a.state() + a.v_size;
   const Slot scratch = c.scratch(static_cast<size_t>(std::max<int64_t>(parts, 1) * own) * size_of(a.dtype));
-  const LinearAttentionFunctions functions = HWY_DYNAMIC_DISPATCH(FindLinearAttention)(a.dtype);
+  const LinearAttentionFunctions functions = ORTRAIN_DISPATCH(FindLinearAttention)(a.dtype);
   Kernel kernel;
   visit_floating(a.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -256,7 +255,7 @@ Kernel linear_attention_grad(KernelContext& c, const LinearAttention& a) {
   const int64_t spare = a.group() * a.size + a.size + a.v_size + a.decays + 1 + a.group() * a.v_size;
   const int64_t own = (states + 2) * a.state() + rows + spare;
   const Slot scratch = c.scratch(static_cast<size_t>(std::max<int64_t>(parts, 1) * own) * size_of(a.dtype));
-  const LinearAttentionFunctions functions = HWY_DYNAMIC_DISPATCH(FindLinearAttention)(a.dtype);
+  const LinearAttentionFunctions functions = ORTRAIN_DISPATCH(FindLinearAttention)(a.dtype);
   Kernel kernel;
   visit_floating(a.dtype, [&](auto zero) {
     using T = decltype(zero);

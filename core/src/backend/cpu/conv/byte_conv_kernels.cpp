@@ -16,6 +16,7 @@
 #include "backend/cpu/elementwise/requantize-inl.h"
 #include "backend/cpu/matmul/integer_words-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "runtime/vector_targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ortrain {
@@ -307,11 +308,9 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace ortrain {
-namespace {
-HWY_EXPORT(FindByteConvKernels);
-}
+namespace {}
 
-ByteConvKernels byte_conv_kernels(bool quads) { return HWY_DYNAMIC_DISPATCH(FindByteConvKernels)(quads); }
+ByteConvKernels byte_conv_kernels(bool quads) { return ORTRAIN_DISPATCH(FindByteConvKernels)(quads); }
 
 }  // namespace ortrain
 #endif

@@ -17,6 +17,7 @@
 #include "backend/cpu/tuning.h"
 #include "runtime/checked.h"
 #include "runtime/threads.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_CHANNELS_LAST_CONV_TYPES
 #define ORTRAIN_CHANNELS_LAST_CONV_TYPES
@@ -136,12 +137,9 @@ HWY_AFTER_NAMESPACE();
 namespace ortrain {
 namespace {
 
-HWY_EXPORT(FindChannelsLast);
-HWY_EXPORT(HasPairs);
-
 ChannelsLastFunctions functions(bool pairs = false) {
   static const Bf16Products with = bf16_products();
-  return HWY_DYNAMIC_DISPATCH(FindChannelsLast)(pairs, with);
+  return ORTRAIN_DISPATCH(FindChannelsLast)(pairs, with);
 }
 
 constexpr int64_t kLongest = 1 << 26;  // elements along an axis; then no size overflows
@@ -707,7 +705,7 @@ void ChannelsLastConvolution::backward_weights(StoredInput dy, StoredInput x, fl
 }
 
 bool convolutions_gain_from_pairs() {
-  static const bool gain = bf16_products() >= Bf16Products::kFast && HWY_DYNAMIC_DISPATCH(HasPairs)();
+  static const bool gain = bf16_products() >= Bf16Products::kFast && ORTRAIN_DISPATCH(HasPairs)();
   return gain;
 }
 

@@ -13,6 +13,7 @@
 #include "backend/cpu/tuning.h"
 #include "runtime/checked.h"
 #include "runtime/threads.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_CHANNELS_LAST_DEPTHWISE_TYPES
 #define ORTRAIN_CHANNELS_LAST_DEPTHWISE_TYPES
@@ -309,9 +310,7 @@ HWY_AFTER_NAMESPACE();
 namespace ortrain {
 namespace {
 
-HWY_EXPORT(FindChannelsLastDepthwise);
-
-ChannelsLastDepthwiseFunctions functions() { return HWY_DYNAMIC_DISPATCH(FindChannelsLastDepthwise)(); }
+ChannelsLastDepthwiseFunctions functions() { return ORTRAIN_DISPATCH(FindChannelsLastDepthwise)(); }
 
 constexpr int64_t kLongest = 1 << 26;  // elements along an axis; then no size overflows
 constexpr int64_t kMostLines = 256;    // of the source that a result reads

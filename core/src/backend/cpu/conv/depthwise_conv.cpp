@@ -10,6 +10,7 @@
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
 #include "runtime/threads.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_DEPTHWISE_CONV_TYPES
 #define ORTRAIN_DEPTHWISE_CONV_TYPES
@@ -99,9 +100,7 @@ HWY_AFTER_NAMESPACE();
 namespace ortrain {
 namespace {
 
-HWY_EXPORT(FindDepthwise);
-
-DepthwiseFunctions functions() { return HWY_DYNAMIC_DISPATCH(FindDepthwise)(); }
+DepthwiseFunctions functions() { return ORTRAIN_DISPATCH(FindDepthwise)(); }
 
 constexpr int64_t kSlack = 64;  // floats in four of the largest vectors
 

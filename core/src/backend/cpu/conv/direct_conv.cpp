@@ -12,6 +12,7 @@
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
 #include "runtime/threads.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_DIRECT_CONV_TYPES
 #define ORTRAIN_DIRECT_CONV_TYPES
@@ -59,8 +60,6 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ortrain {
 namespace {
-
-HWY_EXPORT(FindDirect);
 
 constexpr int64_t kSlack = 512;  // floats of the largest panel
 
@@ -153,7 +152,7 @@ void DirectConvolution::run(const float* x, const float* packed, const float* bi
   const int64_t width = sizes_.window[2].output, lines = width > 0 ? points / width : 0;
   const int64_t image_size = sizes_.channels / sizes_.groups * sizes_.input_points();
   const int64_t rows = sizes_.window[1].kernel, stride = sizes_.window[1].stride;
-  const DirectFunctions functions = HWY_DYNAMIC_DISPATCH(FindDirect)();
+  const DirectFunctions functions = ORTRAIN_DISPATCH(FindDirect)();
   const int64_t items = sizes_.batch * sizes_.groups * lines;
   parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
     for (int64_t worker = first; worker < past; ++worker) {

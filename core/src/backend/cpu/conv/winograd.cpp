@@ -12,6 +12,7 @@
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_WINOGRAD_TYPES
 #define ORTRAIN_WINOGRAD_TYPES
@@ -328,9 +329,7 @@ HWY_AFTER_NAMESPACE();
 namespace ortrain {
 namespace {
 
-HWY_EXPORT(FindWinograd);
-
-WinogradFunctions functions(const WinogradSizes& s) { return HWY_DYNAMIC_DISPATCH(FindWinograd)(s.tile); }
+WinogradFunctions functions(const WinogradSizes& s) { return ORTRAIN_DISPATCH(FindWinograd)(s.tile); }
 
 constexpr int64_t kPad = tuning::kWinogradPad;
 

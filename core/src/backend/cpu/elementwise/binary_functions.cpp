@@ -11,6 +11,7 @@
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "built_operators.h"
 #include "runtime/dtype.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_BINARY_ROWS
 namespace ortrain {
@@ -146,9 +147,6 @@ HWY_AFTER_NAMESPACE();
 namespace ortrain {
 namespace {
 
-HWY_EXPORT(FindBinary);
-HWY_EXPORT(FindBf16);
-
 // A scalar formula, for the integer types.
 template <class F>
 BinaryFunction integer_function(DType dtype, F) {
@@ -182,13 +180,13 @@ size_t find_row(std::string_view type) {
 }  // namespace
 
 BinaryFunction bf16_function(std::string_view type, bool bf16_a, bool bf16_b) {
-  return HWY_DYNAMIC_DISPATCH(FindBf16)(find_row(type), bf16_a, bf16_b);
+  return ORTRAIN_DISPATCH(FindBf16)(find_row(type), bf16_a, bf16_b);
 }
 
 BinaryFunction binary_function(std::string_view type, DType dtype) {
   const size_t row = find_row(type);
   if (dtype == DType::kFloat || dtype == DType::kDouble)
-    return HWY_DYNAMIC_DISPATCH(FindBinary)(row, dtype == DType::kDouble);
+    return ORTRAIN_DISPATCH(FindBinary)(row, dtype == DType::kDouble);
   return kRows[row].integer(dtype);
 }
 

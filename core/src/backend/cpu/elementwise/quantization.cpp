@@ -10,6 +10,7 @@
 #include "backend/cpu/elementwise/quantization.h"
 #include "backend/cpu/elementwise/requantize-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_QUANTIZATION_TYPES
 #define ORTRAIN_QUANTIZATION_TYPES
@@ -145,11 +146,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ortrain {
 namespace {
-HWY_EXPORT(FindQuantization);
 
 template <typename Q>
 QuantizationLoops<Q> loops() {
-  const QuantizationFunctions functions = HWY_DYNAMIC_DISPATCH(FindQuantization)();
+  const QuantizationFunctions functions = ORTRAIN_DISPATCH(FindQuantization)();
   if constexpr (std::is_signed_v<Q>)
     return functions.of_signed;
   else
@@ -159,7 +159,7 @@ QuantizationLoops<Q> loops() {
 }  // namespace
 
 FloatRange range_with_zero(const float* x, int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(FindQuantization)().range(x, n);
+  return ORTRAIN_DISPATCH(FindQuantization)().range(x, n);
 }
 
 DynamicQuantization dynamic_quantization(const FloatRange& range) {

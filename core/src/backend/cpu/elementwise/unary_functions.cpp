@@ -10,6 +10,7 @@
 #include "backend/cpu/elementwise/bf16_blocks-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "runtime/dtype.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_UNARY_ROWS
 // clang-format off
@@ -335,21 +336,18 @@ size_t kind_of(DType dtype) { return dtype == DType::kDouble ? 1 : dtype == DTyp
 }  // namespace
 
 #define ORTRAIN_ROW(type, cost, formula) \
-  HWY_EXPORT(Unary##type);               \
-  UnaryFunction unary::type(DType dtype) { return {HWY_DYNAMIC_DISPATCH(Unary##type)(kind_of(dtype)), cost}; }
+  UnaryFunction unary::type(DType dtype) { return {ORTRAIN_DISPATCH(Unary##type)(kind_of(dtype)), cost}; }
 ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)
 #undef ORTRAIN_ROW
 
 #define ORTRAIN_ROW(type, cost, formula) \
-  HWY_EXPORT(Pair##type);                \
-  PairFunction pair::type(DType dtype) { return {HWY_DYNAMIC_DISPATCH(Pair##type)(kind_of(dtype)), cost}; }
+  PairFunction pair::type(DType dtype) { return {ORTRAIN_DISPATCH(Pair##type)(kind_of(dtype)), cost}; }
 ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)
 #undef ORTRAIN_ROW
 
-#define ORTRAIN_ROW(type, cost, formula)                                       \
-  HWY_EXPORT(WithDerivative##type);                                            \
-  WithDerivativeFunction with_derivative::type(DType dtype) {                  \
-    return {HWY_DYNAMIC_DISPATCH(WithDerivative##type)(kind_of(dtype)), cost}; \
+#define ORTRAIN_ROW(type, cost, formula)                                   \
+  WithDerivativeFunction with_derivative::type(DType dtype) {              \
+    return {ORTRAIN_DISPATCH(WithDerivative##type)(kind_of(dtype)), cost}; \
   }
 ORTRAIN_DERIVATIVE_ROWS(ORTRAIN_ROW)
 #undef ORTRAIN_ROW

@@ -11,6 +11,7 @@
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/product_instructions.h"
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_BLOCK_CODES_TYPES
 #define ORTRAIN_BLOCK_CODES_TYPES
@@ -449,32 +450,24 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace ortrain {
-namespace {
-
-HWY_EXPORT(ToFloats);
-HWY_EXPORT(ToHalves);
-HWY_EXPORT(PackFloats);
-HWY_EXPORT(PackPairs);
-
-}  // namespace
 
 void unpack(const BlockCodes& w, const CodesPart& part, const CodesPart& next, float* to, int64_t to_row) {
-  HWY_DYNAMIC_DISPATCH(ToFloats)(w, part, next, to, to_row);
+  ORTRAIN_DISPATCH(ToFloats)(w, part, next, to, to_row);
 }
 
 void unpack(const BlockCodes& w, const CodesPart& part, const CodesPart& next, BFloat16* to, int64_t to_row) {
-  HWY_DYNAMIC_DISPATCH(ToHalves)(w, part, next, to, to_row);
+  ORTRAIN_DISPATCH(ToHalves)(w, part, next, to, to_row);
 }
 
 bool pack_floats(const BlockCodes& w, const CodesPart& part, const CodesPart& next, bool transposed,
                  float* packed) {
-  return HWY_DYNAMIC_DISPATCH(PackFloats)(w, part, next, transposed, packed);
+  return ORTRAIN_DISPATCH(PackFloats)(w, part, next, transposed, packed);
 }
 
 bool pack_pairs(const BlockCodes& w, const CodesPart& part, const CodesPart& next, bool transposed,
                 float* packed) {
   static const bool native = bf16_products() >= Bf16Products::kSlow;
-  return HWY_DYNAMIC_DISPATCH(PackPairs)(w, part, next, transposed, native, packed);
+  return ORTRAIN_DISPATCH(PackPairs)(w, part, next, transposed, native, packed);
 }
 
 }  // namespace ortrain

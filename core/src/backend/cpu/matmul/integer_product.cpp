@@ -15,6 +15,7 @@
 #include "backend/cpu/matmul/integer_words-inl.h"
 #include "backend/cpu/product_instructions.h"
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "runtime/vector_targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ortrain {
@@ -319,11 +320,9 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace ortrain {
-namespace {
-HWY_EXPORT(FindIntegerKernels);
-}
+namespace {}
 
-IntegerKernels integer_kernels(bool quads) { return HWY_DYNAMIC_DISPATCH(FindIntegerKernels)(quads); }
+IntegerKernels integer_kernels(bool quads) { return ORTRAIN_DISPATCH(FindIntegerKernels)(quads); }
 
 }  // namespace ortrain
 #endif

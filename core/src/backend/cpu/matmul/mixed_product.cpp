@@ -16,6 +16,7 @@
 #include "backend/cpu/tuning.h"
 #include "runtime/thread_pool.h"
 #include "runtime/threads.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_MIXED_PRODUCT_TYPES
 #define ORTRAIN_MIXED_PRODUCT_TYPES
@@ -328,15 +329,13 @@ HWY_AFTER_NAMESPACE();
 namespace ortrain {
 namespace {
 
-HWY_EXPORT(FindMixed);
-
 // Tiles of AMX would be mostly empty with less depth.
 constexpr int64_t kLeastTileDepth = 32;
 
 MixedFunctions functions(bool pairs, int64_t k) {
   static const Bf16Products fastest = bf16_products();
   const bool tiles = fastest == Bf16Products::kTiles && k >= kLeastTileDepth;
-  return HWY_DYNAMIC_DISPATCH(FindMixed)(pairs, tiles ? fastest : std::min(fastest, Bf16Products::kFast));
+  return ORTRAIN_DISPATCH(FindMixed)(pairs, tiles ? fastest : std::min(fastest, Bf16Products::kFast));
 }
 
 // Results whose sums a thread keeps: up to 672 KiB of a second-level cache. With 512 rows, B is packed once.

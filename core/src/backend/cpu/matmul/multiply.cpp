@@ -22,6 +22,7 @@
 #include "runtime/dtype.h"
 #include "runtime/thread_pool.h"
 #include "runtime/threads.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_MULTIPLY_TYPES
 #define ORTRAIN_MULTIPLY_TYPES
@@ -315,11 +316,9 @@ namespace ortrain {
 
 namespace {
 
-HWY_EXPORT(FindKernels);
-
 template <typename T>
 ProductKernel<T> kernel_of() {
-  return std::get<ProductKernel<T>>(HWY_DYNAMIC_DISPATCH(FindKernels)());
+  return std::get<ProductKernel<T>>(ORTRAIN_DISPATCH(FindKernels)());
 }
 
 // C = beta C

@@ -11,6 +11,7 @@
 #include "backend/cpu/product_instructions.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "runtime/thread_pool.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_NARROW_PRODUCT_TYPES
 #define ORTRAIN_NARROW_PRODUCT_TYPES
@@ -409,16 +410,11 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace ortrain {
-namespace {
-
-HWY_EXPORT(Narrow);
-
-}  // namespace
 
 bool narrow_product(const MixedProduct& p, int64_t row, int64_t row_end, int64_t column, int64_t column_end) {
   static const bool native = bf16_products() >= Bf16Products::kSlow;
   if (!native || !p.pairs || p.codes || p.take) return false;
-  return HWY_DYNAMIC_DISPATCH(Narrow)(p, {row, row_end, column, column_end});
+  return ORTRAIN_DISPATCH(Narrow)(p, {row, row_end, column, column_end});
 }
 
 }  // namespace ortrain

@@ -8,6 +8,7 @@
 // After foreach_target.
 #include "backend/cpu/norm/channel_gradients.h"
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "runtime/vector_targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ortrain::HWY_NAMESPACE {
@@ -98,11 +99,6 @@ HWY_AFTER_NAMESPACE();
 
 namespace ortrain {
 
-HWY_EXPORT(add_floats);
-HWY_EXPORT(add_bf16);
-HWY_EXPORT(write_floats);
-HWY_EXPORT(write_bf16);
-
 namespace {
 
 // With x̂ = (x - mean) / deviation:  dbias = Σ dy,  dscale = Σ dy x̂,
@@ -148,13 +144,12 @@ size_t channel_gradients_scratch(const ChannelLayout& layout) {
 
 void channel_gradients(const ChannelLayout& layout, const float* dy, const float* x, float* dx,
                        const ChannelGradients& channels, void* scratch) {
-  run(layout, dy, x, dx, channels, scratch, HWY_DYNAMIC_DISPATCH(add_floats),
-      HWY_DYNAMIC_DISPATCH(write_floats));
+  run(layout, dy, x, dx, channels, scratch, ORTRAIN_DISPATCH(add_floats), ORTRAIN_DISPATCH(write_floats));
 }
 
 void channel_gradients(const ChannelLayout& layout, const BFloat16* dy, const BFloat16* x, BFloat16* dx,
                        const ChannelGradients& channels, void* scratch) {
-  run(layout, dy, x, dx, channels, scratch, HWY_DYNAMIC_DISPATCH(add_bf16), HWY_DYNAMIC_DISPATCH(write_bf16));
+  run(layout, dy, x, dx, channels, scratch, ORTRAIN_DISPATCH(add_bf16), ORTRAIN_DISPATCH(write_bf16));
 }
 
 }  // namespace ortrain

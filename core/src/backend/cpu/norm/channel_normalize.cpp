@@ -6,6 +6,7 @@
 
 #include "backend/cpu/norm/channel_normalize.h"
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "runtime/vector_targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ortrain::HWY_NAMESPACE {
@@ -39,9 +40,6 @@ HWY_AFTER_NAMESPACE();
 
 namespace ortrain {
 
-HWY_EXPORT(NormalizeFloats);
-HWY_EXPORT(NormalizeBf16);
-
 namespace {
 
 template <typename T, typename Normalize>
@@ -65,12 +63,12 @@ void run(const ChannelLayout& layout, const T* x, const ChannelScaling& channels
 
 void channel_normalize(const ChannelLayout& layout, const float* x, const ChannelScaling& channels,
                        float* factors, float* y) {
-  run(layout, x, channels, factors, y, HWY_DYNAMIC_DISPATCH(NormalizeFloats));
+  run(layout, x, channels, factors, y, ORTRAIN_DISPATCH(NormalizeFloats));
 }
 
 void channel_normalize(const ChannelLayout& layout, const BFloat16* x, const ChannelScaling& channels,
                        float* factors, BFloat16* y) {
-  run(layout, x, channels, factors, y, HWY_DYNAMIC_DISPATCH(NormalizeBf16));
+  run(layout, x, channels, factors, y, ORTRAIN_DISPATCH(NormalizeBf16));
 }
 
 }  // namespace ortrain

@@ -7,6 +7,7 @@
 // After foreach_target.
 #include "backend/cpu/norm/channel_statistics.h"
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "runtime/vector_targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ortrain::HWY_NAMESPACE {
@@ -71,9 +72,6 @@ HWY_AFTER_NAMESPACE();
 
 namespace ortrain {
 
-HWY_EXPORT(add_floats);
-HWY_EXPORT(add_bf16);
-
 namespace {
 
 template <typename T, typename AddBlock>
@@ -98,12 +96,12 @@ void run(const ChannelLayout& layout, const T* x, float* mean, float* variance, 
 
 void channel_statistics(const ChannelLayout& layout, const float* x, float* mean, float* variance,
                         void* scratch) {
-  run(layout, x, mean, variance, scratch, HWY_DYNAMIC_DISPATCH(add_floats));
+  run(layout, x, mean, variance, scratch, ORTRAIN_DISPATCH(add_floats));
 }
 
 void channel_statistics(const ChannelLayout& layout, const BFloat16* x, float* mean, float* variance,
                         void* scratch) {
-  run(layout, x, mean, variance, scratch, HWY_DYNAMIC_DISPATCH(add_bf16));
+  run(layout, x, mean, variance, scratch, ORTRAIN_DISPATCH(add_bf16));
 }
 
 }  // namespace ortrain

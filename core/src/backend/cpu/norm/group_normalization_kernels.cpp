@@ -6,6 +6,7 @@
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_GROUP_NORMALIZATION_FUNCTIONS
 #define ORTRAIN_GROUP_NORMALIZATION_FUNCTIONS
@@ -98,15 +99,12 @@ HWY_AFTER_NAMESPACE();
 namespace ortrain {
 namespace {
 
-HWY_EXPORT(FindFloat);
-HWY_EXPORT(FindDouble);
-
 template <typename T>
 GroupNormalizationFunctions<T> find() {
   if constexpr (std::is_same_v<T, float>)
-    return HWY_DYNAMIC_DISPATCH(FindFloat)();
+    return ORTRAIN_DISPATCH(FindFloat)();
   else
-    return HWY_DYNAMIC_DISPATCH(FindDouble)();
+    return ORTRAIN_DISPATCH(FindDouble)();
 }
 
 constexpr int64_t kCost = 4;  // of one element, in additions

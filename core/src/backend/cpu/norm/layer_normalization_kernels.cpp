@@ -5,6 +5,7 @@
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_LAYER_NORMALIZATION_FUNCTIONS
 #define ORTRAIN_LAYER_NORMALIZATION_FUNCTIONS
@@ -115,18 +116,14 @@ HWY_AFTER_NAMESPACE();
 namespace ortrain {
 namespace {
 
-HWY_EXPORT(FindFloat);
-HWY_EXPORT(FindDouble);
-HWY_EXPORT(FindBf16);
-
 template <typename T, typename V>
 LayerNormalizationFunctions<T, V> find(bool centered) {
   if constexpr (std::is_same_v<V, BFloat16>)
-    return HWY_DYNAMIC_DISPATCH(FindBf16)(centered);
+    return ORTRAIN_DISPATCH(FindBf16)(centered);
   else if constexpr (std::is_same_v<T, float>)
-    return HWY_DYNAMIC_DISPATCH(FindFloat)(centered);
+    return ORTRAIN_DISPATCH(FindFloat)(centered);
   else
-    return HWY_DYNAMIC_DISPATCH(FindDouble)(centered);
+    return ORTRAIN_DISPATCH(FindDouble)(centered);
 }
 
 constexpr int64_t kCost = 6;       // per element, in additions

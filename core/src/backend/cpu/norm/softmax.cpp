@@ -8,6 +8,7 @@
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
 #include "runtime/dtype.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_SOFTMAX_FUNCTIONS
 #define ORTRAIN_SOFTMAX_FUNCTIONS
@@ -158,8 +159,6 @@ HWY_AFTER_NAMESPACE();
 namespace ortrain {
 namespace {
 
-HWY_EXPORT(FindSoftmax);
-
 constexpr int64_t kCost = 12;  // of one element, in additions
 constexpr int64_t kColumns = tuning::kSoftmaxColumns;
 
@@ -186,7 +185,7 @@ void each(const SoftmaxShape& s, const R& row, const C& columns) {
 }  // namespace
 
 void run_softmax(const SoftmaxShape& s, DType dtype, bool log, const void* x, void* y) {
-  const SoftmaxFunctions functions = HWY_DYNAMIC_DISPATCH(FindSoftmax)(log, dtype);
+  const SoftmaxFunctions functions = ORTRAIN_DISPATCH(FindSoftmax)(log, dtype);
   const int64_t width = static_cast<int64_t>(size_of(dtype));
   const std::byte* from = static_cast<const std::byte*>(x);
   std::byte* to = static_cast<std::byte*>(y);
@@ -199,7 +198,7 @@ void run_softmax(const SoftmaxShape& s, DType dtype, bool log, const void* x, vo
 
 void run_softmax_gradient(const SoftmaxShape& s, DType dtype, bool log, const void* dy, const void* y,
                           void* dx) {
-  const SoftmaxFunctions functions = HWY_DYNAMIC_DISPATCH(FindSoftmax)(log, dtype);
+  const SoftmaxFunctions functions = ORTRAIN_DISPATCH(FindSoftmax)(log, dtype);
   const int64_t width = static_cast<int64_t>(size_of(dtype));
   const std::byte *from_dy = static_cast<const std::byte*>(dy), *from_y = static_cast<const std::byte*>(y);
   std::byte* to = static_cast<std::byte*>(dx);

@@ -6,6 +6,7 @@
 
 #include "backend/cpu/norm/word_scores.h"
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "runtime/vector_targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ortrain {
@@ -72,25 +73,17 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace ortrain {
-namespace {
-
-HWY_EXPORT(Exponentials);
-HWY_EXPORT(Exponential);
-HWY_EXPORT(ScaleByPower);
-HWY_EXPORT(LogOf);
-
-}  // namespace
 
 void word_exponentials(const float* scores, int64_t n, ScoreGroup* groups, BFloat16* to) {
-  HWY_DYNAMIC_DISPATCH(Exponentials)(scores, n, groups, to);
+  ORTRAIN_DISPATCH(Exponentials)(scores, n, groups, to);
 }
 
-float word_exponential(float score, int32_t power) { return HWY_DYNAMIC_DISPATCH(Exponential)(score, power); }
+float word_exponential(float score, int32_t power) { return ORTRAIN_DISPATCH(Exponential)(score, power); }
 
-float log_of_power(int32_t power) { return HWY_DYNAMIC_DISPATCH(LogOf)(power); }
+float log_of_power(int32_t power) { return ORTRAIN_DISPATCH(LogOf)(power); }
 
 void scale_by_power(BFloat16* values, int64_t n, int32_t power) {
-  HWY_DYNAMIC_DISPATCH(ScaleByPower)(values, n, power);
+  ORTRAIN_DISPATCH(ScaleByPower)(values, n, power);
 }
 
 }  // namespace ortrain

@@ -12,6 +12,7 @@
 #include "backend/cpu/optimizer/optimizer_kernels.h"
 #include "backend/cpu/optimizer/pass-inl.h"
 #include "runtime/threads.h"
+#include "runtime/vector_targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ortrain::HWY_NAMESPACE {
@@ -79,29 +80,23 @@ HWY_AFTER_NAMESPACE();
 
 namespace ortrain {
 
-HWY_EXPORT(lamb_float);
-HWY_EXPORT(lamb_double);
-HWY_EXPORT(largest_16);
-HWY_EXPORT(largest_32);
-HWY_EXPORT(largest_64);
-
 void lamb_direction_update(const float* w, const float* g, float* m, float* v, float* r, int64_t n,
                            const AdamWFactors<float>& f, float decay, float scale) {
   parallel_for(n, 4, [&](int64_t a, int64_t b) {
-    HWY_DYNAMIC_DISPATCH(lamb_float)(w + a, g + a, m + a, v + a, r + a, b - a, f, decay, scale);
+    ORTRAIN_DISPATCH(lamb_float)(w + a, g + a, m + a, v + a, r + a, b - a, f, decay, scale);
   });
 }
 void lamb_direction_update(const double* w, const double* g, double* m, double* v, double* r, int64_t n,
                            const AdamWFactors<double>& f, double decay, double scale) {
   parallel_for(n, 4, [&](int64_t a, int64_t b) {
-    HWY_DYNAMIC_DISPATCH(lamb_double)(w + a, g + a, m + a, v + a, r + a, b - a, f, decay, scale);
+    ORTRAIN_DISPATCH(lamb_double)(w + a, g + a, m + a, v + a, r + a, b - a, f, decay, scale);
   });
 }
 namespace {
 
-uint16_t largest(const uint16_t* bits, int64_t n) { return HWY_DYNAMIC_DISPATCH(largest_16)(bits, n); }
-uint32_t largest(const uint32_t* bits, int64_t n) { return HWY_DYNAMIC_DISPATCH(largest_32)(bits, n); }
-uint64_t largest(const uint64_t* bits, int64_t n) { return HWY_DYNAMIC_DISPATCH(largest_64)(bits, n); }
+uint16_t largest(const uint16_t* bits, int64_t n) { return ORTRAIN_DISPATCH(largest_16)(bits, n); }
+uint32_t largest(const uint32_t* bits, int64_t n) { return ORTRAIN_DISPATCH(largest_32)(bits, n); }
+uint64_t largest(const uint64_t* bits, int64_t n) { return ORTRAIN_DISPATCH(largest_64)(bits, n); }
 
 template <typename U>
 U largest_of_parts(const U* bits, int64_t n) {

@@ -32,6 +32,7 @@
 
 #include "backend/cpu/optimizer/formula.h"
 #include "backend/cpu/optimizer/rule.h"
+#include "runtime/vector_targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ortrain::HWY_NAMESPACE {
@@ -220,41 +221,35 @@ OptimizerPasses with_sums(OptimizerPasses passes, Float measure_float, Double me
 
 // Defines Rule##_passes().
 #define ORTRAIN_EXPORT_PASSES(Rule)                                                                  \
-  HWY_EXPORT(Rule##_float);                                                                          \
-  HWY_EXPORT(Rule##_double);                                                                         \
   OptimizerPasses Rule##_passes() {                                                                  \
     return passes_of<HWY_NAMESPACE::Rule>(                                                           \
         [](float* w, const float* g, float* const* s, int64_t n, const float* f, float scale) {      \
-          HWY_DYNAMIC_DISPATCH(Rule##_float)(w, g, s, n, f, scale);                                  \
+          ORTRAIN_DISPATCH(Rule##_float)(w, g, s, n, f, scale);                                      \
         },                                                                                           \
         [](double* w, const double* g, double* const* s, int64_t n, const double* f, double scale) { \
-          HWY_DYNAMIC_DISPATCH(Rule##_double)(w, g, s, n, f, scale);                                 \
+          ORTRAIN_DISPATCH(Rule##_double)(w, g, s, n, f, scale);                                     \
         });                                                                                          \
   }
 // Defines Rule##_passes() of a rule with sums.
 #define ORTRAIN_EXPORT_PASSES_WITH_SUMS(Rule)                                                            \
-  HWY_EXPORT(Rule##_float);                                                                              \
-  HWY_EXPORT(Rule##_double);                                                                             \
-  HWY_EXPORT(Rule##_measure_float);                                                                      \
-  HWY_EXPORT(Rule##_measure_double);                                                                     \
   OptimizerPasses Rule##_passes() {                                                                      \
     const OptimizerPasses passes = passes_of<HWY_NAMESPACE::Rule>(                                       \
         [](float* w, const float* g, float* const* s, int64_t n, const float* f, float scale) {          \
-          HWY_DYNAMIC_DISPATCH(Rule##_float)(w, g, s, n, f, scale);                                      \
+          ORTRAIN_DISPATCH(Rule##_float)(w, g, s, n, f, scale);                                          \
         },                                                                                               \
         [](double* w, const double* g, double* const* s, int64_t n, const double* f, double scale) {     \
-          HWY_DYNAMIC_DISPATCH(Rule##_double)(w, g, s, n, f, scale);                                     \
+          ORTRAIN_DISPATCH(Rule##_double)(w, g, s, n, f, scale);                                         \
         });                                                                                              \
     return with_sums<HWY_NAMESPACE::Rule>(                                                               \
         passes,                                                                                          \
         [](const float* w, const float* g, float* const* s, int64_t n, const float* f, float scale,      \
            double* sums) {                                                                               \
-          HWY_DYNAMIC_DISPATCH(Rule##_measure_float)                                                     \
+          ORTRAIN_DISPATCH(Rule##_measure_float)                                                         \
           (w, g, s, n, f, scale, sums);                                                                  \
         },                                                                                               \
         [](const double* w, const double* g, double* const* s, int64_t n, const double* f, double scale, \
            double* sums) {                                                                               \
-          HWY_DYNAMIC_DISPATCH(Rule##_measure_double)                                                    \
+          ORTRAIN_DISPATCH(Rule##_measure_double)                                                        \
           (w, g, s, n, f, scale, sums);                                                                  \
         });                                                                                              \
   }

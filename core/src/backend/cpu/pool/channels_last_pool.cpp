@@ -14,6 +14,7 @@
 #include "backend/cpu/stored_values.h"
 #include "runtime/checked.h"
 #include "runtime/threads.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_CHANNELS_LAST_POOL_TYPES
 #define ORTRAIN_CHANNELS_LAST_POOL_TYPES
@@ -151,15 +152,12 @@ HWY_AFTER_NAMESPACE();
 namespace ortrain {
 namespace {
 
-HWY_EXPORT(FindFloatPool);
-HWY_EXPORT(FindBf16Pool);
-
 template <typename T>
 PoolFunctions<T> functions() {
   if constexpr (std::is_same_v<T, float>)
-    return HWY_DYNAMIC_DISPATCH(FindFloatPool)();
+    return ORTRAIN_DISPATCH(FindFloatPool)();
   else
-    return HWY_DYNAMIC_DISPATCH(FindBf16Pool)();
+    return ORTRAIN_DISPATCH(FindBf16Pool)();
 }
 
 int64_t window_points(const PoolSizes& s) {

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/recurrent/lstm_cell.h"
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "runtime/vector_targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ortrain {
@@ -91,30 +92,21 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ortrain {
 
-namespace {
-
-HWY_EXPORT(CellFloat);
-HWY_EXPORT(CellDouble);
-HWY_EXPORT(CellGradientFloat);
-HWY_EXPORT(CellGradientDouble);
-
-}  // namespace
-
 template <>
 void lstm_cell(int64_t h, const LstmCell<float>& at) {
-  HWY_DYNAMIC_DISPATCH(CellFloat)(h, at);
+  ORTRAIN_DISPATCH(CellFloat)(h, at);
 }
 template <>
 void lstm_cell(int64_t h, const LstmCell<double>& at) {
-  HWY_DYNAMIC_DISPATCH(CellDouble)(h, at);
+  ORTRAIN_DISPATCH(CellDouble)(h, at);
 }
 template <>
 void lstm_cell_gradient(int64_t h, const LstmCellGradient<float>& at) {
-  HWY_DYNAMIC_DISPATCH(CellGradientFloat)(h, at);
+  ORTRAIN_DISPATCH(CellGradientFloat)(h, at);
 }
 template <>
 void lstm_cell_gradient(int64_t h, const LstmCellGradient<double>& at) {
-  HWY_DYNAMIC_DISPATCH(CellGradientDouble)(h, at);
+  ORTRAIN_DISPATCH(CellGradientDouble)(h, at);
 }
 
 }  // namespace ortrain

@@ -7,6 +7,7 @@
 #include "backend/cpu/reduce/reduction.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "built_operators.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_REDUCE_BLOCKS
 #define ORTRAIN_REDUCE_BLOCKS
@@ -244,8 +245,6 @@ HWY_AFTER_NAMESPACE();
 namespace ortrain {
 namespace {
 
-HWY_EXPORT(FindReduce);
-
 double start_of(Reduce op) {
   switch (op) {
     case Reduce::kMax:
@@ -330,7 +329,7 @@ int64_t Reduction::offset(const std::vector<Axis>& axes, int64_t index) const {
 
 template <typename V, typename T>
 void Reduction::run_typed(const V* x, T* y, double* partial) const {
-  const ReduceFunctions functions = HWY_DYNAMIC_DISPATCH(FindReduce)(op_, dtype_);
+  const ReduceFunctions functions = ORTRAIN_DISPATCH(FindReduce)(op_, dtype_);
   const double start = start_of(op_);
   const int64_t total = outputs_ * (columns_ ? length_ : 1);
   if (!columns_) {

@@ -12,7 +12,7 @@
 //     namespace ortrain { namespace HWY_NAMESPACE { ... } }
 //     HWY_AFTER_NAMESPACE();
 //     #if HWY_ONCE
-//     HWY_EXPORT(f);  // then HWY_DYNAMIC_DISPATCH(f)(...)
+//     ORTRAIN_DISPATCH(f)(...)  // runtime/vector_targets.h
 //     #endif
 
 #if defined(ORTRAIN_SIMD_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)

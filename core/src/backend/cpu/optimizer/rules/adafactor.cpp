@@ -17,6 +17,7 @@
 #include "backend/cpu/optimizer/pass-inl.h"
 #include "backend/cpu/optimizer/tensor_rule.h"
 #include "runtime/threads.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_ADAFACTOR_ROW
 #define ORTRAIN_ADAFACTOR_ROW
@@ -198,35 +199,26 @@ HWY_AFTER_NAMESPACE();
 namespace ortrain {
 namespace {
 
-HWY_EXPORT(squares_float);
-HWY_EXPORT(squares_double);
-HWY_EXPORT(columns_float);
-HWY_EXPORT(columns_double);
-HWY_EXPORT(normalized_float);
-HWY_EXPORT(normalized_double);
-HWY_EXPORT(change_float);
-HWY_EXPORT(change_double);
-
 // One name for both types.
 Squares squares(const float* w, const float* g, float scale, int64_t n, int64_t count) {
-  return HWY_DYNAMIC_DISPATCH(squares_float)(w, g, scale, n, count);
+  return ORTRAIN_DISPATCH(squares_float)(w, g, scale, n, count);
 }
 Squares squares(const double* w, const double* g, double scale, int64_t n, int64_t count) {
-  return HWY_DYNAMIC_DISPATCH(squares_double)(w, g, scale, n, count);
+  return ORTRAIN_DISPATCH(squares_double)(w, g, scale, n, count);
 }
 void add_to_columns(const Rows<float>& rows, float scale, float* sums, float* weighted) {
-  HWY_DYNAMIC_DISPATCH(columns_float)(rows, scale, sums, weighted);
+  ORTRAIN_DISPATCH(columns_float)(rows, scale, sums, weighted);
 }
 void add_to_columns(const Rows<double>& rows, double scale, double* sums, double* weighted) {
-  HWY_DYNAMIC_DISPATCH(columns_double)(rows, scale, sums, weighted);
+  ORTRAIN_DISPATCH(columns_double)(rows, scale, sums, weighted);
 }
-double normalized_squares(const Rows<float>& rows) { return HWY_DYNAMIC_DISPATCH(normalized_float)(rows); }
-double normalized_squares(const Rows<double>& rows) { return HWY_DYNAMIC_DISPATCH(normalized_double)(rows); }
+double normalized_squares(const Rows<float>& rows) { return ORTRAIN_DISPATCH(normalized_float)(rows); }
+double normalized_squares(const Rows<double>& rows) { return ORTRAIN_DISPATCH(normalized_double)(rows); }
 void change(const Rows<float>& rows, float decayed, float rate) {
-  HWY_DYNAMIC_DISPATCH(change_float)(rows, decayed, rate);
+  ORTRAIN_DISPATCH(change_float)(rows, decayed, rate);
 }
 void change(const Rows<double>& rows, double decayed, double rate) {
-  HWY_DYNAMIC_DISPATCH(change_double)(rows, decayed, rate);
+  ORTRAIN_DISPATCH(change_double)(rows, decayed, rate);
 }
 
 // Segments of rows: their sums are added in order, so that results do not depend on the number of threads.

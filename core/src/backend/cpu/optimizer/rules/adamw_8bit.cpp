@@ -18,6 +18,7 @@
 #include "backend/cpu/optimizer/rules/adamw_of_tensor.h"
 #include "backend/cpu/optimizer/rules/eight_bit_codes.h"
 #include "runtime/threads.h"
+#include "runtime/vector_targets.h"
 
 #ifndef ORTRAIN_ADAMW_8BIT_BLOCK
 #define ORTRAIN_ADAMW_8BIT_BLOCK
@@ -364,8 +365,6 @@ HWY_AFTER_NAMESPACE();
 namespace ortrain {
 namespace {
 
-HWY_EXPORT(step_of_blocks);
-
 template <typename T>
 StepNumbers<T> step_numbers(const AdamWFactors<double>& f, double gradient_scale) {
   const double first_unit = 1 - f.alpha, root_unit = std::sqrt(1 - f.beta), rate = f.step_size * first_unit;
@@ -384,7 +383,7 @@ StepNumbers<T> step_numbers(const AdamWFactors<double>& f, double gradient_scale
 }
 
 void run_blocks(const Blocks<float>& b, int64_t n, const StepNumbers<float>& f) {
-  HWY_DYNAMIC_DISPATCH(step_of_blocks)(b, static_cast<size_t>(n / kBlock), f);
+  ORTRAIN_DISPATCH(step_of_blocks)(b, static_cast<size_t>(n / kBlock), f);
   if (n % kBlock != 0) step_of_block(b.from(n / kBlock), n % kBlock, f);
 }
 
