@@ -145,6 +145,13 @@ def test_operators_are_rules_without_vector_code() -> None:
     assert not vectorized, f"vector code belongs in backend/cpu: {vectorized}"
 
 
+def test_the_core_needs_no_run_time_type_information() -> None:
+    # Libraries that are optimized at link time have none (cmake/small_library.cmake).
+    named = re.compile(r"\b(dynamic_cast|dynamic_pointer_cast|typeid|std::any)\b")
+    found = [path.relative_to(SOURCES).as_posix() for path in sources() if named.search(path.read_text())]
+    assert not found, f"virtual functions and layout_as (op/kernel.h) tell classes apart: {found}"
+
+
 def test_rules_do_not_read_variants_out_of_an_operators_name() -> None:
     reads = re.compile(
         r"op_type\s*(==|!=)|op_type\.(find|starts_with|ends_with|substr|compare)|[=!]=\s*[\w.()]*op_type"

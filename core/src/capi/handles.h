@@ -148,6 +148,10 @@ struct OrtEpAssignedSubgraph {
   const OrtEpAssignedNode* nodes[1];
 };
 
+namespace ortrain {
+class TrainingGraphSession;
+}
+
 struct OrtSession {
   // The parts of a session of the model editor until it is finalized.
   struct Draft {
@@ -156,7 +160,8 @@ struct OrtSession {
     ortrain::ModelNotes notes;
   };
 
-  std::unique_ptr<ortrain::InferenceSession> running;  // null: there is a draft
+  std::unique_ptr<ortrain::InferenceSession> running;             // null: there is a draft
+  const ortrain::TrainingGraphSession* training_graph = nullptr;  // `running`, if it has this class
   std::unique_ptr<Draft> draft;
   std::shared_ptr<const OrtLogger> logger;
   OrtAllocator* allocator = nullptr;  // which programs get for it

@@ -93,14 +93,17 @@ OrtSession* session_of(const OrtEnv& env, Read&& read, const OrtTrainingParamete
     log(env, ORT_LOGGING_LEVEL_WARNING, "CreateTrainingGraphSession", warning);
   auto session = std::make_unique<OrtSession>();
   session->logger = logger_of(env, options);
-  session->running =
+  auto running =
       std::make_unique<TrainingGraphSession>(std::move(settings), std::move(graph), std::move(notes));
+  session->training_graph = running.get();
+  session->running = std::move(running);
   return session.release();
 }
 
 // Null for the session of another model.
 const TrainingGraphSession* training_graph(const OrtSession* session) {
-  return dynamic_cast<const TrainingGraphSession*>(&session->session());
+  session->session();  // throws if the session is not finalized
+  return session->training_graph;
 }
 const TrainingGraphSession& trained(const OrtSession* session) {
   const TrainingGraphSession* found = training_graph(session);

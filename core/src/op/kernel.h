@@ -99,6 +99,8 @@ class Layout {
   virtual ~Layout() = default;
   virtual size_t bytes() const = 0;
   virtual bool equals(const Layout& other) const = 0;
+  // An address that identifies the class, for layout_as: the library has no run-time type information.
+  virtual const void* kind() const { return nullptr; }
   // True if the memory holds the elements of the value and nothing else (no padding), in any order:
   // elementwise kernels may then treat it as flat.
   virtual bool dense() const = 0;
@@ -120,6 +122,12 @@ class Layout {
 };
 
 using LayoutPtr = std::shared_ptr<const Layout>;  // null: row-major
+
+// The layout as an object of a class whose kind() is &kKind; null if it belongs to another class.
+template <typename Class>
+const Class* layout_as(const Layout* layout) {
+  return layout && layout->kind() == &Class::kKind ? static_cast<const Class*>(layout) : nullptr;
+}
 
 inline bool same_layout(const LayoutPtr& a, const LayoutPtr& b) {
   return a == b || (a && b && a->equals(*b));

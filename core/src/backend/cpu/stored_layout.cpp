@@ -120,11 +120,14 @@ Kernel convert(const Shape& shape, Form from, Slot source, Form to, Slot target)
 
 class StoredLayout : public Layout {
  public:
+  static constexpr char kKind = 0;
+
   StoredLayout(Shape shape, Form form) : shape_(std::move(shape)), form_(form) {}
 
   size_t bytes() const override { return static_cast<size_t>(element_count(shape_) * form_.width()); }
+  const void* kind() const override { return &kKind; }
   bool equals(const Layout& other) const override {
-    const auto* o = dynamic_cast<const StoredLayout*>(&other);
+    const auto* o = layout_as<StoredLayout>(&other);
     return o && o->shape_ == shape_ && o->form_ == form_;
   }
   bool dense() const override { return true; }
@@ -139,7 +142,7 @@ class StoredLayout : public Layout {
     return convert(shape_, form_.row_major(), plain, form_, to);
   }
   Kernel from(const Layout& other, Slot source, Slot to) const override {
-    const auto* o = dynamic_cast<const StoredLayout*>(&other);
+    const auto* o = layout_as<StoredLayout>(&other);
     return o && o->shape_ == shape_ && o->form_.bytes == form_.bytes
                ? convert(shape_, o->form_, source, form_, to)
                : nullptr;
@@ -165,7 +168,7 @@ LayoutPtr byte_layout(const Shape& shape, Order order) {
 }
 
 Order order_of(const LayoutPtr& layout) {
-  const auto* stored = dynamic_cast<const StoredLayout*>(layout.get());
+  const auto* stored = layout_as<StoredLayout>(layout.get());
   return stored ? stored->order() : Order::kRowMajor;
 }
 

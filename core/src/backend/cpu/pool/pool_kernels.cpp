@@ -48,11 +48,14 @@ ChannelsLastPool channels_last_global(const Shape& x) {
 // MaxPool saves this for MaxPoolGrad instead of indices: the number of the largest element of each window.
 class PoolTaps : public Layout {
  public:
+  static constexpr char kKind = 0;
+
   PoolTaps(ChannelsLastPool pool, Shape x, const Shape& y)
       : pool_(std::move(pool)),
         x_(std::move(x)),
         bytes_(static_cast<size_t>(element_count(y)) * sizeof(float)) {}
   size_t bytes() const override { return bytes_; }
+  const void* kind() const override { return &kKind; }
   bool equals(const Layout& other) const override { return this == &other; }
   bool dense() const override { return false; }
   Kernel to_plain(Slot, Slot) const override { reject(); }
@@ -91,7 +94,7 @@ std::optional<Kernel> channels_last_max_pool(KernelContext& c) {
 // After a MaxPool that saved where the largest elements are.
 std::optional<Kernel> channels_last_max_pool_grad(KernelContext& c) {
   const LayoutPtr kept = c.in_layout(1);
-  const auto* saved = dynamic_cast<const PoolTaps*>(kept.get());
+  const auto* saved = layout_as<PoolTaps>(kept.get());
   if (!saved) return std::nullopt;
   c.expect(saved->x() == c.out_shape(0), "its indices come from a MaxPool over ", to_string(saved->x()),
            ", but its result has shape ", to_string(c.out_shape(0)));
