@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 from ortrain import Trainer
 from ortrain.api import CheckpointState
+from two_files import saved_in_two_files
+
+__all__ = ["saved_in_two_files"]
 
 
 def parameters(path):
@@ -160,6 +163,27 @@ def test_what_a_killed_run_left_of_its_checkpoints_is_removed(trained, run):
         (artifacts / name).write_bytes(b"half")
     run("train", artifacts, *options, "--epochs", 1)
     assert [name for name in names + others if (artifacts / name).exists()] == others
+
+
+def test_checkpoints_above_2_gb_keep_their_second_file(
+    artifacts, train_npz, run, tmp_path, saved_in_two_files
+):
+    """When the best and the last are named, numbered, set aside and deleted."""
+    options = ["--data", train_npz, "--validation", 0.25, "--lr", 0.05]
+    run("train", artifacts, *options, "--epochs", 5)
+    first = parameters(artifacts / "best.ckpt")
+    run("train", artifacts, *options, "--epochs", 2)
+    assert parameters(artifacts / "best-1.ckpt") == first
+    run("train", artifacts, *options, "--epochs", 6, "--resume", artifacts / "runs/1/epoch-4.ckpt")
+    run("train", artifacts, *options, "--epochs", 1, "--checkpoint", artifacts / "runs/1/epoch-4.ckpt")
+    said = run("artifacts", tmp_path / "model.onnx", "--loss", "cross_entropy", "--out", artifacts).err
+    assert "best-" in said
+    found = sorted(path.relative_to(artifacts) for path in artifacts.rglob("*.ckpt"))
+    for path in found:
+        assert parameters(artifacts / path), path
+    assert {"runs/1/set-aside-1/epoch-5.ckpt", "best-1.ckpt"} <= {str(path) for path in found}
+    data = sorted(path.relative_to(artifacts) for path in artifacts.rglob("*.ckpt.data*"))
+    assert [f"{path}.data" for path in found] == [str(path) for path in data]
 
 
 def test_best_and_last_name_the_checkpoints_of_the_folder(trained, run, tmp_path, monkeypatch):

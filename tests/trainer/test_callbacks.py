@@ -131,6 +131,28 @@ def test_checkpoints_of_an_earlier_run_are_named(folder, tmp_path):
         trainer.fit((X, Y), 4, callbacks=[save], resume=tmp_path / "a-3.ckpt", verbose=False)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "first"),
+    [
+        ("{{a}}/{epoch}.ckpt", "1.ckpt"),
+        ("}}{{x/{{{epoch}}}.ckpt", "{1}.ckpt"),
+        ("x-{epoch}/{{a}}/s{step}.ckpt", "x-1/{a}/s2.ckpt"),
+    ],
+)
+def test_checkpoints_of_an_earlier_run_are_found_in_folders_with_braces(folder, tmp_path, pattern, first):
+    """In folders whose name has braces or fields; so are the temporary files of a killed process."""
+    pattern = tmp_path / pattern
+    fit(folder, ModelCheckpoint(pattern), epochs=3)
+    (saved,) = [path for path in tmp_path.rglob("*.ckpt") if path.as_posix().endswith(first)]
+    (saved.with_name(f"{saved.name}.tmp-99-0")).write_bytes(b"half")
+    with pytest.warns(UserWarning, match=r"has 3 checkpoints of another run") as warned:
+        fit(folder, ModelCheckpoint(pattern), epochs=2)
+    assert f"({first}, " in str(warned[0].message)
+    assert not list(tmp_path.rglob("*.tmp-*"))
+    with pytest.warns(UserWarning, match=r"has 2 checkpoints of another run"):
+        Trainer(folder).fit((X, Y), 2, callbacks=[ModelCheckpoint(pattern)], resume=saved, verbose=False)
+
+
 def test_what_a_killed_process_left_of_its_checkpoints_is_removed(folder, tmp_path):
     """If the process is gone and the name is that of a temporary file of a checkpoint; everything else stays."""
     abandoned = [tmp_path / f"a-{name}.tmp-99-0" for name in ("3.ckpt", "12.ckpt", "12.ckpt.data")]

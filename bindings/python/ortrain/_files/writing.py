@@ -221,15 +221,15 @@ def link_file(source: str | os.PathLike[str], path: str | os.PathLike[str], what
     _sync_folder(target)
 
 
-def move_file(path: Path, folder: Path, what: str) -> None:
-    """Move a file into another folder of the same file system.
+def move_file(path: Path, target: Path, what: str) -> None:
+    """Give a file another name, which may be in another folder of the same file system.
 
     Parameters
     ----------
     path : Path
         The file.
-    folder : Path
-        The folder, which has no file of that name.
+    target : Path
+        The new name, which no file has.
     what : str
         What the file is, in messages.
 
@@ -239,10 +239,10 @@ def move_file(path: Path, folder: Path, what: str) -> None:
         When the system refuses that.
     """
     try:
-        os.rename(path, folder / path.name)
+        os.rename(path, target)
     except OSError as error:
         raise FileError(
-            f"cannot move the {what} '{path}' to '{folder}': {_reason(error)}", error.errno
+            f"cannot move the {what} '{path}' to '{target}': {_reason(error)}", error.errno
         ) from error
 
 

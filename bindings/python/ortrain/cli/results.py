@@ -15,7 +15,8 @@ from typing import Any
 import click
 
 from ortrain import _ortrain
-from ortrain._files.writing import copy_file, link_file, make_folder, move_file
+from ortrain._files.checkpoints import copy_checkpoint, link_checkpoint, move_checkpoint
+from ortrain._files.writing import copy_file, make_folder
 from ortrain._support.counts import agreeing, counted
 from ortrain.trainer import ModelCheckpoint, Trainer
 from ortrain.trainer.callbacks import Callback, Logs
@@ -105,7 +106,7 @@ def set_aside(folder: Path) -> list[Path]:
     for name in (BEST, LAST, OLDER):
         if (folder / name).exists():
             renamed.append(_numbered(folder / name, number))
-            (folder / name).rename(renamed[-1])
+            move_checkpoint(folder / name, renamed[-1])
     return renamed
 
 
@@ -181,7 +182,7 @@ class RunCheckpoints(ModelCheckpoint):
         best = Path(str(self.best_path))
         if not (best.exists() and best.samefile(self.start)):
             self._keep(best)
-            copy_file(self.start, best, "checkpoint")  # a copy, because the user may change the original
+            copy_checkpoint(self.start, best)  # a copy, because the user may change the original
             self._replaced.add(best)
 
     def aside(self) -> Path:
@@ -200,7 +201,7 @@ class RunCheckpoints(ModelCheckpoint):
         """
         folder = self.aside()
         for path in found:
-            move_file(path, folder, "checkpoint")
+            move_checkpoint(path, folder / path.name)
         names = ", ".join(path.name for path in found)
         click.echo(
             f"ortrain: the run is resumed after {counted(self.trainer.epoch, 'epoch')}; moved {names}, which "
@@ -234,7 +235,7 @@ class RunCheckpoints(ModelCheckpoint):
         """Give the result of an earlier run a number."""
         if target.exists():
             kept = _numbered(target, self._number)
-            link_file(target, kept, "checkpoint")
+            link_checkpoint(target, kept)
             self.kept.append(kept)
 
     def _is_of_this_run(self, path: Path) -> bool:

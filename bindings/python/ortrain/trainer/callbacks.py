@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import operator
 import os
@@ -13,7 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ortrain._files.writing import link_file, remove_abandoned
+from ortrain._files.checkpoints import link_checkpoint, remove_checkpoint
+from ortrain._files.writing import remove_abandoned
 from ortrain._support.counts import counted
 from ortrain._support.suggestions import did_you_mean
 from ortrain.trainer.view import TrainerView
@@ -348,7 +350,8 @@ class ModelCheckpoint(_Monitor):
         self._last_step = self.trainer.step
         if not self.trainer.resumed:
             self.best, self.best_epoch, self.saved = self.worst, None, []
-        self._remove_abandoned(Path(self.filepath).parent, self._names())
+        for folder in self._folders():
+            self._remove_abandoned(folder, self._names())
         found = self._unknown()
         if found:
             self.separate(found)
@@ -358,9 +361,11 @@ class ModelCheckpoint(_Monitor):
 
         They come from an earlier run, or from later epochs of a run that is resumed from an earlier one.
         """
-        names = ", ".join(path.name for path in found[:3]) + (", ..." if len(found) > 3 else "")
+        folder = self._parts()[0]
+        names = ", ".join(str(path.relative_to(folder)) for path in found[:3])
+        names += ", ..." if len(found) > 3 else ""
         warnings.warn(
-            f"ModelCheckpoint: {found[0].parent} has {counted(len(found), 'checkpoint')} of another run ({names}); this run "
+            f"ModelCheckpoint: {folder} has {counted(len(found), 'checkpoint')} of another run ({names}); this run "
             "replaces checkpoints of the same name and keeps the others",
             stacklevel=2,
         )
@@ -370,22 +375,38 @@ class ModelCheckpoint(_Monitor):
         with contextlib.suppress(OSError):  # the run can save its checkpoints beside them
             remove_abandoned(folder, rf"(?:{names})(?:\.data)?")  # large checkpoints have a second file
 
+    def _parts(self) -> tuple[Path, list[str]]:
+        """Return the folder that all checkpoints are in, and the names of folders and files below it that have fields."""
+        *folders, name = Path(self.filepath).parts
+        fixed = list(itertools.takewhile(lambda part: not _has_fields(part), folders))
+        return Path(*map(str.format, fixed)), [*folders[len(fixed) :], name]
+
+    def _folders(self) -> list[Path]:
+        """Return the folders that have checkpoints of this run or of another one, if they exist."""
+        folder, (*below, _) = self._parts()
+        found = [folder] * folder.is_dir()
+        for part in below:
+            entries = [entry for folder in found for entry in folder.iterdir() if entry.is_dir()]
+            found = [entry for entry in entries if re.fullmatch(_expression(part), entry.name)]
+        return found
+
     def _names(self) -> str:
         """Return a regular expression for the names of the checkpoints."""
-        parts = string.Formatter().parse(Path(self.filepath).name)
-        return "".join(re.escape(text) + ("" if field is None else _NUMBER) for text, field, _, _ in parts)
+        return _expression(Path(self.filepath).name)
 
     def _unknown(self) -> list[Path]:
         """Return the files whose names fit the pattern of this run, and that the run has not saved."""
-        folder, pattern = Path(self.filepath).parent, Path(self.filepath).name
-        if all(field is None for _, field, _, _ in string.Formatter().parse(pattern)) or not folder.is_dir():
+        _, below = self._parts()
+        if not any(map(_has_fields, below)):
             return []  # the run has one file, which each save replaces
-        expected = self._names()
-        own = {Path(path).name for _, path in self.saved}
+        own = {Path(path).parts[-len(below) :] for _, path in self.saved}  # the folder may have been moved
+        files = [path for folder in self._folders() for path in folder.iterdir()]
         found = [
-            path for path in folder.iterdir() if re.fullmatch(expected, path.name) and path.name not in own
+            path
+            for path in files
+            if re.fullmatch(self._names(), path.name) and path.parts[-len(below) :] not in own
         ]
-        return sorted(found, key=lambda path: (len(path.name), path.name))  # epoch 9 comes before epoch 10
+        return sorted(found, key=lambda path: (len(str(path)), path))  # epoch 9 comes before epoch 10
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
         """Save if enough steps have been taken."""
@@ -415,7 +436,7 @@ class ModelCheckpoint(_Monitor):
     def give_name(self, path: str | os.PathLike[str], name: str | os.PathLike[str]) -> None:
         """Give a checkpoint a second name, ``best_path`` or ``last_path``."""
         Path(name).parent.mkdir(parents=True, exist_ok=True)
-        link_file(path, name, "checkpoint")
+        link_checkpoint(path, name)
 
     def _save(self, value: float | None, epoch: int, logs: Logs) -> str:
         try:
@@ -431,7 +452,7 @@ class ModelCheckpoint(_Monitor):
         if self.last_path is not None:
             self.give_name(path, self.last_path)
         for name in old:
-            Path(name).unlink(missing_ok=True)
+            remove_checkpoint(name)
         return path
 
     def _surplus(self) -> list[str]:
@@ -460,6 +481,17 @@ class ModelCheckpoint(_Monitor):
         """Go on from them."""
         self.best, self.best_epoch = state["best"], state.get("best_epoch")
         self.saved = [(value, path) for value, path in state["saved"]]
+
+
+def _has_fields(part: str) -> bool:
+    """Whether a part of a path has fields such as ``{epoch}``; ``{{`` is a brace."""
+    return any(field is not None for _, field, _, _ in string.Formatter().parse(part))
+
+
+def _expression(part: str) -> str:
+    """Return a regular expression for a part of a path, in which each field is a number."""
+    parts = string.Formatter().parse(part)
+    return "".join(re.escape(text) + ("" if field is None else _NUMBER) for text, field, _, _ in parts)
 
 
 class LearningRateScheduler(Callback):
