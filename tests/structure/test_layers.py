@@ -145,6 +145,29 @@ def test_operators_are_rules_without_vector_code() -> None:
     assert not vectorized, f"vector code belongs in backend/cpu: {vectorized}"
 
 
+def test_an_operator_registers_with_all_its_members() -> None:
+    """`describe` writes each member that differs from its default, and would drop a member that it does not name."""
+    operator, traits = ((SOURCES / "op" / name).read_text() for name in ("operator.h", "traits.h"))
+    described = operator[
+        operator.index("void describe(Operator& to)") : operator.index("struct RegisterOperator")
+    ]
+    member = re.compile(r"^  [\w:<>]+ (?:\(\*)?(\w+)(?:\)\(.*\))?(?: = [^;]*)?;$", re.M)
+    found = {
+        (place, name)
+        for place, struct, text in (
+            ("", "Operator", operator),
+            ("rules.", "Rules", operator),
+            ("kernels.", "Kernels", operator),
+            ("traits.", "Traits", traits),
+        )
+        for name in member.findall(re.search(rf"^struct {struct} {{\n(.*?)^}};$", text, re.M | re.S)[1])
+    }
+    assert {("", "signature"), ("rules.", "gradient"), ("kernels.", "cpu"), ("traits.", "repeat")} <= found
+    parts = {("", name) for name in ("rules", "kernels", "traits", "made_from")}
+    missing = sorted(place + name for place, name in found - parts if f"to.{place}{name} = " not in described)
+    assert not missing, f"add to describe in op/operator.h: {missing}"
+
+
 def test_the_core_needs_no_run_time_type_information() -> None:
     # Libraries that are optimized at link time have none (cmake/small_library.cmake).
     named = re.compile(r"\b(dynamic_cast|dynamic_pointer_cast|typeid|std::any)\b")
