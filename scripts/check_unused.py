@@ -22,7 +22,7 @@ THIS = pathlib.Path(__file__)
 # Functions that only other software calls, grouped by reason.
 EXCEPTIONS = {
     "a macro": "PYBIND11_MODULE HWY_BEFORE_NAMESPACE HWY_AFTER_NAMESPACE",
-    "a function that headers of Highway and tests call": "SupportedTargets SetSupportedTargetsForTest",
+    "a function that only tests call": "SetSupportedTargetsForTest",
     "a symbol that programs for onnxruntime link to": "OrtSessionOptionsAppendExecutionProvider_CPU",
     "overrides a method of click": "list_commands get_command format_commands",
     "overrides a method of http.server": "do_GET do_POST log_message",

@@ -173,7 +173,7 @@ def artifacts_of(
     record = {"model": model.name, "sha256": digest, **settings, **known}
     write_file(folder / RECORD, "artifacts", json.dumps(record, indent=2).encode())
     what = (
-        "all weights"
+        counted(len(report.trained), "weight tensor")
         if adapter == "none"
         else f"adapters ({adapter}, rank {rank}) beside {counted(len(report.adapters.layers), 'layer')}"
     )

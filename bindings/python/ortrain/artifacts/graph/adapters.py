@@ -368,13 +368,16 @@ class _Editor:
         ]
         fitting = {node.output[0]: self._entries(node, node.output[0] in heads) for node in candidates}
         chosen: list[onnx.NodeProto] = []
+        unfit: list[str] = []
         skipped = [*self._unfused.skipped, *self._without_adapters()]
         for node in candidates:
             entries = fitting[node.output[0]]
             reason = self._obstacle(node) if entries else None
-            if reason is not None and entries != [ALL_LINEAR]:
-                skipped.append(f"{self._module(node)} ({self._operator(node)}): {reason}")
-            elif entries and reason is None:
+            if reason is not None:
+                # A target that stands for many layers need not fit each of them.
+                reasons = unfit if entries == [ALL_LINEAR] else skipped
+                reasons.append(f"{self._module(node)} ({self._operator(node)}): {reason}")
+            elif entries:
                 chosen.append(node)
         for entry in self._lora.entries:
             if not any(entry in fitting[node.output[0]] for node in chosen):
@@ -386,7 +389,7 @@ class _Editor:
                 absent = f"the model has no {', '.join(sorted(LINEAR))}, Conv or Gather with constant weights"
                 raise ValueError(
                     f"LoRA: target {entry!r} fits no layer that can have an adapter"
-                    f"{'; ' + '; '.join(skipped) if skipped else ''}; {shown if known else absent}"
+                    f"{''.join(f'; {reason}' for reason in skipped or unfit[:3])}; {shown if known else absent}"
                 )
         return chosen, skipped
 
@@ -433,7 +436,7 @@ class _Editor:
         if node.op_type in LINEAR and "K" not in attributes and len(self._shape(node) or ()) != 2:
             return "its weights are not a matrix"
         if self._lora.use_dora and matrix_of(self._model, node) is None:
-            return "DoRA needs a matrix product with constant weights and without factors such as alpha"
+            return "DoRA needs a MatMul or Gemm with constant weights and without factors such as alpha, or a MatMulNBits"
         return None if "K" in attributes or self._shape(node) else "the shape of its weights is unknown"
 
     def _shape(self, node: onnx.NodeProto) -> tuple[int, ...] | None:
