@@ -1,7 +1,6 @@
 #include "capi/compile.h"
 
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -164,7 +163,7 @@ void ModelCompilationOptions_SetOutputModelExternalInitializersBuffer(OrtModelCo
 void ModelCompilationOptions_SetOutputModelExternalInitializersAlignment(OrtModelCompilationOptions* options,
                                                                          size_t alignment,
                                                                          size_t minimum_size) {
-  require((alignment & (alignment - 1)) == 0 && alignment <= std::numeric_limits<int64_t>::max(),
+  require((alignment & (alignment - 1)) == 0 && std::in_range<int64_t>(alignment),
           ErrorCode::kInvalidArgument, "the alignment of initializers is ", alignment,
           ", expected 0 or a power of two below 2^63");
   options->weights_alignment = alignment;

@@ -416,7 +416,9 @@ bool PackPairsAlong(const BlockCodes& w, const CodesPart& part, const CodesPart&
 }
 #endif
 
-bool PackPairs(const BlockCodes& w, const CodesPart& part, const CodesPart& next, bool across,
+// Scalar code packs nothing here.
+bool PackPairs([[maybe_unused]] const BlockCodes& w, [[maybe_unused]] const CodesPart& part,
+               [[maybe_unused]] const CodesPart& next, [[maybe_unused]] bool across,
                [[maybe_unused]] bool native, float* packed) {
   [[maybe_unused]] auto* words = reinterpret_cast<uint32_t*>(packed);
 #ifdef ORTRAIN_PACKS_ACROSS
