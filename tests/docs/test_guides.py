@@ -61,7 +61,7 @@ def test_paths_in_a_guide_exist(guide: Path) -> None:
 
 
 def test_an_operator_is_named_in_the_places_of_the_guide_and_no_others() -> None:
-    """TensorScatter is an operator that nothing else in the project mentions."""
+    """CausalConvWithState is an operator that nothing else in the project mentions."""
     listed = places(OPERATORS)
     assert len(listed) == 2
     naming = {
@@ -74,7 +74,7 @@ def test_an_operator_is_named_in_the_places_of_the_guide_and_no_others() -> None
         and "docs/reference/api" not in path.as_posix()
         and path.name not in ("conformance.md", "gradients.md", "standard-forms.md")  # rendered with the site
         and path.name != "standard_forms.yaml"  # recorded by tests
-        and re.search(r"\bTensorScatter\b", path.read_text(encoding="utf-8"))
+        and re.search(r"\bCausalConvWithState\b", path.read_text(encoding="utf-8"))
     }
     expected = {next(p for p in ROOT.glob(place) if p in naming) for place in listed}
     assert naming == expected
