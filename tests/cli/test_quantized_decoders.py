@@ -121,14 +121,17 @@ def table_model(kind, has_zeros, columns):
 @pytest.mark.parametrize("kind", [ml_dtypes.int4, ml_dtypes.uint4])
 def test_packed_tables_have_the_same_rows(kind, has_zeros, columns):
     model = table_model(kind, has_zeros, columns)
+    second = model.graph.node.add()  # a second node with the same table
+    second.CopyFrom(model.graph.node[0])
+    second.name, second.output[0] = "look_up_again", "again"
+    model.graph.output.append(helper.make_tensor_value_info("again", TensorProto.FLOAT, ["n", columns]))
     ids = {"ids": np.arange(6)}
-    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, ids)[0]
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, ids)
     pack_tables(model)
     assert model.graph.initializer[0].data_type == TensorProto.UINT8
-    found = InferenceSession(model.SerializeToString()).run(None, ids)[0]
-    np.testing.assert_array_equal(found, expected)
-    again = onnxruntime.InferenceSession(model.SerializeToString()).run(None, ids)[0]
-    np.testing.assert_array_equal(again, expected)
+    for session in (InferenceSession, onnxruntime.InferenceSession):
+        found = session(model.SerializeToString()).run(None, ids)
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_a_model_with_a_table_of_four_bits_is_trained_and_writes_text(folder, run):

@@ -218,6 +218,7 @@ def _fused_type(
     first, last = source.shape.dim, weights.shape.dim
     if len(first) < 2 or len(last) not in (2, 3):
         return None
+    # The weights of the quantized operators are integers, and their results are float.
     made.elem_type = onnx.TensorProto.FLOAT if node.op_type.startswith("Q") else weights.elem_type
     for dimension in first[:2]:
         made.shape.dim.add().CopyFrom(dimension)

@@ -28,20 +28,20 @@ def has_unpacked_tables(model: onnx.ModelProto) -> bool:
 def pack_tables(model: onnx.ModelProto) -> None:
     """Rewrite tables of four-bit types, and their zero points, in place."""
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        if not _is_unpacked(node, tensors):
-            continue
-        table, scales = tensors[node.input[0]], tensors.get(node.input[2])
-        zeros = tensors.get(node.input[3]) if len(node.input) > 3 else None
-        if zeros is None and table.data_type == _UINT4 and scales is not None:
+    nodes = [node for node in model.graph.node if _is_unpacked(node, tensors)]
+    # Several nodes may look up rows of one table.
+    unsigned = {node.input[0] for node in nodes if tensors[node.input[0]].data_type == _UINT4}
+    for node in nodes:
+        name = node.input[3] if len(node.input) > 3 else ""
+        if not name and node.input[0] in unsigned:
             # Without zero points, codes of uint4 begin at 0, and those of bytes in the middle.
-            name = free_name(f"{table.name}_zero_points", _graph.names_in_use(model))
-            zeros = add_initializer(model, name, np.zeros(scales.dims, np.uint8))
-            tensors[name] = zeros
-            zeros.CopyFrom(_packed(zeros))
+            name = free_name(f"{node.input[0]}_zero_points", _graph.names_in_use(model))
+            dims = tensors[node.input[2]].dims
+            zeros = np.zeros((*dims[:-1], (dims[-1] + 1) // 2), np.uint8)
+            tensors[name] = add_initializer(model, name, zeros)
             del node.input[3:]
             node.input.append(name)
-        for tensor in (table, zeros):
+        for tensor in (tensors[node.input[0]], tensors.get(name)):
             if tensor is not None and tensor.data_type in (_INT4, _UINT4):
                 tensor.CopyFrom(_packed(tensor))
         if not any(attribute.name == "bits" for attribute in node.attribute):
@@ -51,7 +51,7 @@ def pack_tables(model: onnx.ModelProto) -> None:
 def _is_unpacked(node: onnx.NodeProto, tensors: dict[str, onnx.TensorProto]) -> bool:
     return (
         node.op_type == "GatherBlockQuantized"
-        and node.input[0] in tensors
+        and all(name in tensors for name in (node.input[0], *node.input[2:]) if name)
         and tensors[node.input[0]].data_type in (_INT4, _UINT4)
     )
 
