@@ -125,6 +125,7 @@ check: setup ## Check generated files, formatting, types, and that every functio
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy --platform win32 bindings/python/ortrain
 	$(PYTHON) scripts/check_unused.py
 	$(CLANG_FORMAT) --dry-run --Werror
 	@$(SWIFT_FORMAT) lint --strict; fi
@@ -316,7 +317,9 @@ test-arm64: wheel-arm64 replay ## Cross-compile for Linux on arm64, and run the 
 	  $(QEMU_ARM64) $(ARM64)/tests/test_instructions; \
 	  $(QEMU_ARM64) $(ARM64)/tests/replay tests/data/fixtures $(BUILD)/replay $(FIXTURES); done
 	ctest --test-dir $(ARM64) --output-on-failure -LE fuzzing
-	scripts/test_arm64_wheel.sh $(PYTHON) dist/ortrain-*_aarch64.whl $(ARM64_PYTHON) $(abspath $(BUILD))/arm64-wheel
+	scripts/test_foreign_wheel.sh $(PYTHON) dist/ortrain-*_aarch64.whl $(abspath $(BUILD))/arm64-wheel \
+	  "linux_aarch64 manylinux2014_aarch64 manylinux_2_27_aarch64 manylinux_2_28_aarch64" \
+	  qemu-aarch64 -L $(ARM64_PYTHON) $(ARM64_PYTHON)/usr/bin/python3.11
 
 # Only the operators of one recorded run, without Python: the tests of the C and C++ interfaces use this run, and need no protobuf.
 QUICK_FIXTURE = tests/data/fixtures/mlp_adamw
@@ -376,6 +379,20 @@ test-windows: windows replay ## Cross-compile for Windows, and run the C and C++
 	$(WINE) $(WINDOWS)/replay_instruction_sets.exe tests/data/fixtures $(BUILD)/replay $(FIXTURES)
 	$(WINE) $(WINDOWS)/test_instructions.exe
 	WINEPREFIX=$(abspath $(BUILD))/wine WINEDEBUG=-all ctest --test-dir $(WINDOWS) --output-on-failure
+
+# A wheel of the library of `make windows`, and a Python for Windows.
+WINDOWS_PYTHON = $(abspath $(BUILD))/windows-python
+.PHONY: wheel-windows
+wheel-windows: windows ## Cross-compile a wheel for Windows on x86-64 into dist
+	scripts/windows_python.sh $(VENV) $(ZIG_TOOLS) $(WINDOWS_PYTHON)
+	scripts/windows_wheel.sh $(VENV) $(ZIG_TOOLS) $(WINDOWS_PYTHON) $(abspath $(WINDOWS)) dist $(BUILD_TYPE)
+
+# NumPy needs functions that Wine's C library lacks: ucrtbase=n takes that of Windows.
+.PHONY: test-windows-python
+test-windows-python: wheel-windows ## Install the wheel for Windows, and run the recorded runs, a case of each operator and the command line under Wine
+	@scripts/install_missing.sh wine wine64
+	scripts/test_foreign_wheel.sh $(PYTHON) dist/ortrain-*-win_amd64.whl $(abspath $(BUILD))/windows-wheel win_amd64 \
+	  env WINEPREFIX=$(abspath $(BUILD))/wine WINEDEBUG=-all WINEDLLOVERRIDES=ucrtbase=n,b wine $(WINDOWS_PYTHON)/python.exe
 
 MACOS = $(BUILD)/macos$(patsubst %,-release,$(filter Release,$(BUILD_TYPE)))
 # MACOS_OPERATORS: as WINDOWS_OPERATORS.

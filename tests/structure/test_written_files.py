@@ -9,6 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "bindings/python/ortrain"
 WRITER = PACKAGE / "_files/writing.py"
+SYSTEMS = {PACKAGE / f"_files/system_{name}.py" for name in ("posix", "windows")}
+"""What the writer does differently on each system."""
 
 APPENDING = {
     ("dashboard/studio.py", "Studio", "open"),  # a new file, as a page sends it
@@ -108,9 +110,42 @@ def found_in(path: Path) -> set[tuple[str, str, str]]:
 def test_one_module_writes_files() -> None:
     found = set()
     for path in sorted(PACKAGE.rglob("*.py")):
-        if path != WRITER:
+        if path != WRITER and path not in SYSTEMS:
             found |= found_in(path)
+            assert path.name == "system.py" or not {"create_locked", "replace"} & imported_from_system(
+                path
+            ), path
     assert found == APPENDING
+
+
+def imported_from_system(path: Path) -> set[str]:
+    """Return the names that a file imports from `system`, and the functions that it calls as ``system.NAME``."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ortrain._files.system"):
+            names |= {each.name for each in node.names}
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "system":
+            names.add(node.attr)
+    return names
+
+
+# What else differs between systems: processes and signals.
+ASKING = {
+    "_files/system.py",
+    "_files/system_posix.py",
+    "_files/system_windows.py",
+    "_support/signals.py",
+    "distributed/__main__.py",
+}
+
+
+def test_few_modules_ask_for_the_operating_system() -> None:
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if any(question in path.read_text() for question in ("sys.platform", "os.name", "platform.system("))
+    }
+    assert found == ASKING
 
 
 def test_what_writes_is_noticed(tmp_path: Path, monkeypatch) -> None:

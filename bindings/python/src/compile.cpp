@@ -49,8 +49,9 @@ struct Locator {
                                                           api().ExternalInitializerInfo_GetByteSize(known));
     const py::object result = function(name, py::cast(std::move(owned)), info);
     if (result.is_none()) return;
-    const auto file = result.attr("filepath").cast<std::string>();
-    check(api().CreateExternalInitializerInfo(c_text(file, "filepath"),
+    const py::object file = result.attr("filepath");
+    c_text(file.cast<std::string>(), "filepath");
+    check(api().CreateExternalInitializerInfo(Path(file.cast<std::filesystem::path>()).data(),
                                               result.attr("file_offset").cast<int64_t>(),
                                               result.attr("byte_size").cast<size_t>(), moved));
   }

@@ -1,6 +1,5 @@
 // Log messages in Python: they go to standard error, or to a function of the program. ortrain/library.py is
 // what callers see.
-#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
@@ -26,7 +25,7 @@ PyGILState_STATE take_gil() {
   try {
     return PyGILState_Ensure();
   } catch (...) {
-    for (;;) ::pause();
+    stop_thread();
   }
 }
 

@@ -1,6 +1,8 @@
 #include "support.h"
 
+#ifndef _WIN32
 #include <pthread.h>
+#endif
 
 #include <cmath>
 #include <cstring>
@@ -11,8 +13,10 @@ void GilReleased::wait_at_exit() {
   Py_AtExit([] {
     for (int running = running_; running > 0; running = running_) running_.wait(running);
   });
+#ifndef _WIN32
   // A child of fork has none of the threads that were in a call.
   pthread_atfork(nullptr, nullptr, [] { running_ = 0; });
+#endif
 }
 
 OrtAllocator* allocator() {

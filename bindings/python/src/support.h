@@ -6,15 +6,16 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <pybind11/stl/filesystem.h>
-#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -60,6 +61,10 @@ inline void check_same_length(const char* first, size_t first_size, const char* 
                         std::to_string(first_size) + ", as many as " + first);
 }
 
+[[noreturn]] inline void stop_thread() {
+  for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
 // Releases the GIL for a call of the library. Python ends a thread that asks for the GIL while the
 // interpreter shuts down, by unwinding its stack, which would terminate the process in a destructor. Such a
 // thread is stopped here instead, as Python itself does from 3.14 on.
@@ -72,7 +77,7 @@ class GilReleased {
     try {
       PyEval_RestoreThread(thread_);
     } catch (...) {
-      for (;;) ::pause();
+      stop_thread();
     }
   }
   GilReleased(const GilReleased&) = delete;

@@ -9,8 +9,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <clocale>
 #include <cstdlib>
+#include <locale>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "runtime/path.h"
@@ -19,6 +22,19 @@
 namespace ortrain::system {
 
 namespace {
+
+// At its first use, the C++ library takes the table of letters and spaces from the thread's locale in the C
+// library, and keeps the address. The C library frees that table when the program changes its locale, except
+// the table of the locale "C". So this is the first use, with that locale.
+[[maybe_unused]] const bool kHasTableOfC = [] {
+  const int mode = ::_configthreadlocale(_ENABLE_PER_THREAD_LOCALE);
+  const std::string before = std::setlocale(LC_CTYPE, nullptr);
+  std::setlocale(LC_CTYPE, "C");
+  std::locale::classic();
+  std::setlocale(LC_CTYPE, before.c_str());
+  ::_configthreadlocale(mode);
+  return true;
+}();
 
 constexpr size_t kMostAtOnce = size_t{1} << 30;
 // Other processes may open, replace and remove a file while it is open here, as on other systems.

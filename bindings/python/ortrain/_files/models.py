@@ -53,7 +53,7 @@ def naming_the_model(path: StrPath) -> Iterator[None]:
     except Exception as error:  # protobuf and onnx raise several classes without a common base
         name = os.fspath(path)
         remedy = next((text for ending, text in _OTHER_FILES.items() if name.endswith(ending)), "")
-        raise InvalidModelError(f"{name!r} is not an ONNX model: {error}{remedy}") from error
+        raise InvalidModelError(f"'{name}' is not an ONNX model: {error}{remedy}") from error
 
 
 def write_model(model: onnx.ModelProto, path: StrPath) -> Path:

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from ortrain._files import system
 from ortrain.errors import FileError, InvalidArgumentError, NoSuchFileError
 
 Array = npt.NDArray[Any]
@@ -39,10 +40,11 @@ def open_file(path: StrPath, what: str) -> BinaryIO:
         When the path leads to a folder, a pipe or a device.
     """
     try:
-        # Without O_NONBLOCK, opening a pipe would wait until another process writes to it.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = system.open_to_read(path)
     except FileNotFoundError as error:
         raise NoSuchFileError(f"{what}: there is no file {path}") from error
+    except IsADirectoryError as error:  # some systems do not open folders
+        raise InvalidArgumentError(f"{what}: expected a file, found the folder {path}") from error
     except OSError as error:
         raise FileError(f"{what}: cannot open {path}: {error.strerror}", error.errno) from error
     mode = os.fstat(handle).st_mode

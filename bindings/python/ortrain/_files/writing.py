@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import itertools
 import os
@@ -19,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from ortrain._files import system
 from ortrain.errors import FileError
 
 _MOST_BYTES = 200  # of a file's name, inside the name of its temporary file
@@ -107,9 +107,9 @@ def replaced_file(path: str | os.PathLike[str], what: str) -> Iterator[BinaryIO]
             yield file
             file.flush()
             if mode is not None:
-                os.fchmod(file.fileno(), mode)
+                system.set_mode(file.fileno(), mode)
             os.fsync(file.fileno())
-            os.replace(temporary, target)
+            system.replace(temporary, target)
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -120,7 +120,7 @@ def replaced_file(path: str | os.PathLike[str], what: str) -> Iterator[BinaryIO]
                 error.errno,
             ) from error
         raise
-    _sync_folder(target)
+    system.sync_folder(target.parent)
 
 
 def _folder_error(error: OSError, what: str, path: Path) -> FileError:
@@ -212,13 +212,13 @@ def link_file(source: str | os.PathLike[str], path: str | os.PathLike[str], what
     try:
         _remove_abandoned(target)
         os.link(source, temporary)
-        os.replace(temporary, target)
+        system.replace(temporary, target)
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         copy_file(source, path, what)
         return
-    _sync_folder(target)
+    system.sync_folder(target.parent)
 
 
 def move_file(path: Path, target: Path, what: str) -> None:
@@ -321,40 +321,14 @@ def remove_abandoned(folder: Path, names: str) -> None:
         return  # the process may write to this folder, but not read it
     for name in found:
         with contextlib.suppress(OSError):  # another process has locked the file, or has just removed it
-            handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                opened, named = os.fstat(handle), os.lstat(name)
-                if stat.S_ISREG(named.st_mode) and opened.st_ino == named.st_ino:
-                    os.unlink(name)
-            finally:
-                os.close(handle)
+            system.remove_unlocked(name)
 
 
 def _open_temporary(target: Path) -> tuple[str, int]:
     """Create a file that is locked until it is closed: other processes remove unlocked files as abandoned."""
     while True:
         name = str(target.with_name(f"{_prefix(target)}{os.getpid()}-{next(_counter)}"))
-        try:
-            handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        except FileExistsError:
-            continue
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EINTR):  # another process is about to remove the file
-                os.close(handle)
-                continue  # any other error: this file system has no locks
-        if os.fstat(handle).st_nlink:
-            return name, handle
-        os.close(handle)
-
-
-def _sync_folder(target: Path) -> None:
-    """Make the new name of a file durable, where the file system can."""
-    with contextlib.suppress(OSError):
-        handle = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        with contextlib.suppress(FileExistsError):
+            file = system.create_locked(name)
+            if file is not None:
+                return name, file

@@ -6,13 +6,13 @@ import importlib.metadata
 import os
 import platform
 import time
-from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
 from ortrain import _ortrain
+from ortrain._files.system import processor_features
 from ortrain._ortrain import OrtValue, __version__
 from ortrain.cli import app
 from ortrain.library import get_build_info
@@ -68,15 +68,8 @@ def command(json_output: bool) -> int:
 
 
 def _instruction_sets() -> list[str]:
-    info = Path("/proc/cpuinfo")
-    if not info.exists():
-        return []
-    for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            flags = set(value.split())
-            return [name for name in _SETS if name in flags]
-    return []
+    found = processor_features()
+    return [name for name in _SETS if name in found]
 
 
 def _self_test() -> str:

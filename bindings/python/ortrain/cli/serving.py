@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import click
 
+from ortrain._support.signals import ENDING
 from ortrain.dashboard import Server
 
 S = TypeVar("S", bound=Server)
@@ -52,7 +53,7 @@ def serve(server: Server, announce: Callable[[], None], browser: bool) -> None:
     """Run a server until Ctrl-C. ``announce`` prints where it is."""
     # Programs that a shell script starts in the background ignore SIGINT unless they set a handler. SIGTERM ends the server
     # like Ctrl-C.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ENDING:
         signal.signal(number, signal.default_int_handler)
     with server, contextlib.suppress(KeyboardInterrupt):
         announce()

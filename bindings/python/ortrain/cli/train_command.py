@@ -14,6 +14,7 @@ import click
 from ortrain._files.writing import write_file
 from ortrain._support.counts import counted
 from ortrain._support.places import VALIDATION
+from ortrain._support.signals import ENDING
 from ortrain.cli import app, fitting, language_models, results, running
 from ortrain.cli.artifacts_command import LOSSES, OPTIMIZERS
 from ortrain.cli.language_options import LanguageOptions, language_options
@@ -472,7 +473,7 @@ def _is_finished(resume: Path, trainer: Trainer, folder: Path, json_output: bool
 
 
 def _fit(trainer: Trainer, rows: Any, epochs: int, options: dict[str, Any], run: Path) -> bool:
-    """Train, and return whether Ctrl-C or SIGTERM, which service managers and containers send, ended the run."""
+    """Train, and return whether a signal ended the run: Ctrl-C, or SIGTERM of service managers and containers."""
     interrupted = False
 
     def stop(number: int, frame: types.FrameType | None) -> None:
@@ -480,7 +481,7 @@ def _fit(trainer: Trainer, rows: Any, epochs: int, options: dict[str, Any], run:
         interrupted = trainer.stop_training = True
         signal.signal(number, before[number])  # a second signal ends the program at once
 
-    before: dict[int, Any] = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
+    before: dict[int, Any] = {n: signal.signal(n, stop) for n in ENDING}
     try:
         trainer.fit(rows, epochs, **options)
     except FileError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from ortrain._support.signals import GROUP, interrupt
 
 _MOST_LINES = 400
 _MOST_WAITING = 20
@@ -81,7 +82,7 @@ class Work:
             self._stopped = True
             self._waiting.clear()
             if self._process is not None:
-                self._process.send_signal(signal.SIGINT)
+                interrupt(self._process)
 
     def close(self) -> None:
         """End the job and wait for it."""
@@ -130,13 +131,22 @@ class Work:
                 return
 
 
+def _environment() -> dict[str, str]:
+    return {
+        **os.environ,
+        "PYTHONIOENCODING": "utf-8",
+    }  # by default, a pipe on Windows has the encoding of a language
+
+
 def answer_of(arguments: Sequence[str], folder: Path) -> tuple[int, str, str]:
     """Run a command that takes a moment; return its status, what it printed, and its messages."""
     done = subprocess.run(
         [sys.executable, "-m", "ortrain", *arguments],
         cwd=folder,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
+        errors="replace",
+        env=_environment(),
         timeout=300,
         check=False,
     )
@@ -150,8 +160,8 @@ def _begin(arguments: Sequence[str], folder: Path) -> subprocess.Popen[str]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
+        encoding="utf-8",
         errors="replace",
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        start_new_session=True,  # Ctrl-C in the terminal must reach the command only through `stop`
+        env={**_environment(), "PYTHONUNBUFFERED": "1"},
+        **GROUP,  # Ctrl-C in the terminal must reach the command only through `stop`
     )

@@ -40,8 +40,8 @@ def _end_by(number: int) -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no second core file: the child has written one
-    if number != signal.SIGKILL:  # programs cannot handle this signal
-        signal.signal(number, signal.SIG_DFL)
+        if number != signal.SIGKILL:  # programs cannot handle this signal
+            signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
 
@@ -50,6 +50,8 @@ def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(_USAGE, file=sys.stderr)
         return 0 if len(sys.argv) > 1 else 2
+    if sys.platform == "win32":  # a child ends with a status, not by a signal, and Ctrl-C reaches it too
+        return subprocess.run([sys.executable, *sys.argv[1:]], close_fds=False, check=False).returncode
     parent = os.getpid()
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 

@@ -276,14 +276,17 @@ class Trainer(Caching):
             _check_private(loss, optimizer, accumulate, mixes, qat, rehearsal, sample_weight)
         recipe = {"clip": clip, "weight_decay": weight_decay, "param_groups": param_groups, "ema": ema}
         of_a_model: dict[str, Any] = {"args": args, "head": head, "adapter": adapter, "qat": qat}
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        temporary: tempfile.TemporaryDirectory[str] | None = None
         if isinstance(model, (str, os.PathLike)) and Path(model).is_dir():
             folder = _existing(Path(model), {**of_a_model, **recipe, "sample_weight": sample_weight or None})
             check_mezo(folder, optimizer)
         else:
             from ortrain.trainer.creation import make_artifacts, with_settings  # needs onnx
 
-            folder = self._folder_for_artifacts(artifact_directory)
+            if artifact_directory is None:
+                temporary = tempfile.TemporaryDirectory(prefix="ortrain-", ignore_cleanup_errors=True)
+                artifact_directory = temporary.name
+            folder = Path(artifact_directory)
             block = with_settings(optimizer, recipe)
             of_a_model |= {"batch": batch, "weighted": sample_weight, "soft_targets": mixes}
             of_a_model["mezo"] = mezo_of(optimizer)
@@ -308,14 +311,8 @@ class Trainer(Caching):
         self._is_quantized = any(name.startswith(RANGE) for name, _ in self.state.parameters)
         self._feature_cache = FeatureCache() if feature_cache is True else feature_cache or None
         self.outputs = list(outputs) if outputs is not None else self._eval_outputs[1:]
-
-    def _folder_for_artifacts(self, given: StrPath | None) -> Path:
-        """Return the given folder, or a temporary one."""
-        if given is None:
-            # On Windows, weights that a session maps cannot be removed while the program holds the session.
-            self._temporary = tempfile.TemporaryDirectory(prefix="ortrain-", ignore_cleanup_errors=True)
-            given = self._temporary.name
-        return Path(given)
+        # The last attribute, because Python drops attributes in order: Windows does not remove files that a session maps.
+        self._temporary = temporary
 
     def fit(
         self,

@@ -102,7 +102,7 @@ class FeatureStore:
         self._file.truncate(self._end)  # a process may have ended while it wrote a record
         for number in range(records):
             place = len(head) + number * self._record_bytes
-            self._places[os.pread(self._file.fileno(), _DIGEST, place)] = place
+            self._places[self._read(_DIGEST, place)] = place
         self.bytes = records * self._row_bytes
 
     @property
@@ -113,12 +113,17 @@ class FeatureStore:
     def _record_bytes(self) -> int:
         return _DIGEST + self._row_bytes + _CHECKSUM
 
+    def _read(self, size: int, place: int) -> bytes:
+        assert self._file is not None
+        self._file.seek(place)
+        return self._file.read(size)
+
     def get(self, digest: bytes) -> tuple[Array, ...] | None:
         """Return the features of a sample; None if they are not kept, or damaged."""
         row = self._rows.get(digest)
         if row is not None or self._file is None or digest not in self._places:
             return row
-        record = os.pread(self._file.fileno(), self._record_bytes, self._places[digest])
+        record = self._read(self._record_bytes, self._places[digest])
         content = record[:-_CHECKSUM]
         if (
             record[:_DIGEST] != digest

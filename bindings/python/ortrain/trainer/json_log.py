@@ -13,12 +13,13 @@ from typing import Any, TextIO
 
 from ortrain import profiling
 from ortrain._files.reading import open_file, parse_json
+from ortrain._files.system import memory_in_use
 from ortrain._files.writing import appending, write_file
 from ortrain._ortrain import __version__
 from ortrain.preprocessing import text
 from ortrain.trainer.callbacks import Callback, Logs
 from ortrain.trainer.outcomes import Projection, Regression
-from ortrain.trainer.summaries import Misread, Tokens, describe_layers, describe_model, memory_in_use
+from ortrain.trainer.summaries import Misread, Tokens, describe_layers, describe_model
 
 FORMAT = 1  # version of the lines, which docs/dashboard.md describes
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import heapq
 import importlib
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -170,15 +169,6 @@ def describe_row(row: Array, tokens: Tokens | None = None) -> dict[str, Any]:
         "high": high,
         "pixels": base64.b64encode(levels.tobytes()).decode("ascii"),
     }
-
-
-def memory_in_use() -> int | None:
-    """Return the bytes of memory that the process has, None where the system does not say."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def optimizer_states(folder: Path) -> int | None:
