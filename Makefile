@@ -501,7 +501,7 @@ SMALL_PARTS = ADAPTERS ARTIFACTS CUSTOM_OPERATORS GRAPHS LEGACY METRICS SPARSE
 size: export LDFLAGS := -Wl,-Map=libortrain.map
 SIZE_FIXTURES = mlp_adamw lenet_adamw
 .PHONY: size
-size: setup ## Build the library with all operators and with only the operators of recorded runs, and write docs/size.md
+size: install ## Build the library with all operators and with only the operators of some models, and write docs/size.md
 	cmake -S . -B $(BUILD)/size/all -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
 	  -DCMAKE_BUILD_TYPE=Release
 	cmake --build $(BUILD)/size/all --target ortrain
@@ -510,8 +510,10 @@ size: setup ## Build the library with all operators and with only the operators 
 	cmake --build $(BUILD)/size/wheel --target ortrain
 	for run in $(SIZE_FIXTURES); do $(MAKE) --no-print-directory small BUILD=$(BUILD)/size/$$run \
 	  MODELS="$$(echo tests/data/fixtures/$$run/*_model.onnx)" || exit 1; done
+	$(PYTHON) -m ortrain artifacts tests/models/data/mobilenet_v2/torchscript_17.onnx --classes 4 --out $(BUILD)/size/mobilenet
+	$(MAKE) --no-print-directory small BUILD=$(BUILD)/size/mobilenet MODELS="$$(echo $(BUILD)/size/mobilenet/*_model.onnx)"
 	$(PYTHON) scripts/library_size.py docs/size.md "all operators=$(BUILD)/size/all" "in wheels=$(BUILD)/size/wheel" \
-	  $(foreach run,$(SIZE_FIXTURES),"$(run)=$(BUILD)/size/$(run)/small")
+	  $(foreach run,$(SIZE_FIXTURES),"$(run)=$(BUILD)/size/$(run)/small") "head of MobileNetV2=$(BUILD)/size/mobilenet/small"
 
 # Not part of `make test`, because it compiles the core again.
 SMALL_FIXTURE = tests/data/fixtures/lenet_adamw
