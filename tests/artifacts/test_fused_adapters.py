@@ -739,7 +739,9 @@ def test_dynamic_quantization_takes_adapters(tmp_path: pathlib.Path) -> None:
         gradients["fc.lora_B.weight"], SCALE * error.T @ (x @ a.T), rtol=1e-4, atol=1e-6
     )
     np.testing.assert_allclose(gradients["fc.lora_A.weight"], SCALE * (error @ b).T @ x, rtol=1e-4, atol=1e-6)
-    with pytest.raises(ValueError, match=r"cannot merge the adapter of fc: .* which is quantized$"):
+    with pytest.raises(
+        ValueError, match=r"cannot merge the adapter of fc: .* which is quantized; `requantized`"
+    ):
         artifacts.merged(adapted)
 
 

@@ -11,8 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 from ortrain import artifacts, onnxblock
 from ortrain.artifacts import OptimType
-from ortrain.artifacts.graph.block_codes import decode
-from ortrain.artifacts.graph.quantized import codes_of
+from ortrain.artifacts.graph.stored_weights import stored_weights
 from training import Training
 
 Array = np.ndarray[Any, Any]
@@ -40,6 +39,12 @@ def model_with(hidden: Array, words: Array, turned: bool) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+def decoded(model: onnx.ModelProto) -> Array:
+    """The weights of the only MatMulNBits of a model."""
+    (node,) = (node for node in model.graph.node if node.op_type == "MatMulNBits")
+    return stored_weights(model, node).values
+
+
 @pytest.mark.parametrize("form", ["matrix", "turned", "codes"])
 def test_loss_and_gradient_are_those_of_the_formula(form: str, tmp_path: pathlib.Path) -> None:
     rng = np.random.default_rng(0)
@@ -49,9 +54,7 @@ def test_loss_and_gradient_are_those_of_the_formula(form: str, tmp_path: pathlib
     if form == "codes":
         done = artifacts.quantize_weights(model, skip=["body"])
         model = done.model
-        codes = codes_of(model, next(node for node in model.graph.node if node.op_type == "MatMulNBits"))
-        assert codes is not None
-        words = decode(codes)
+        words = decoded(model)
     artifacts.generate_artifacts(
         model,
         requires_grad=["body.weight"],
@@ -130,10 +133,6 @@ def test_in_bfloat16_scores_of_any_size_are_those_of_rounded_operands(
     rng = np.random.default_rng(0)
     hidden, words = np.eye(WIDTH, dtype=np.float32), rng.normal(0, 0.5, (WORDS, WIDTH)).astype(np.float32)
     done = artifacts.quantize_weights(model_with(hidden, words, False), skip=["body"])
-    codes = codes_of(
-        done.model, next(node for node in done.model.graph.node if node.op_type == "MatMulNBits")
-    )
-    assert codes is not None
     artifacts.generate_artifacts(
         done.model,
         requires_grad=["body.weight"],
@@ -142,7 +141,7 @@ def test_in_bfloat16_scores_of_any_size_are_those_of_rounded_operands(
         artifact_directory=tmp_path,
     )
     x = in_bfloat16(factor * rng.normal(size=(1, 300, WIDTH)))
-    scores = x[0].astype(np.float64) @ in_bfloat16(decode(codes)).T.astype(np.float64)
+    scores = x[0].astype(np.float64) @ in_bfloat16(decoded(done.model)).T.astype(np.float64)
     # With factor 128, scores are from about -2,500 to 2,500. Labels are often the best word, so that losses vary.
     labels = np.where(rng.random(300) < 0.5, scores.argmax(1), rng.integers(0, WORDS, 300))[None]
     labels[0, :7] = labels[0, 100::2] = IGNORED
@@ -153,7 +152,7 @@ def test_in_bfloat16_scores_of_any_size_are_those_of_rounded_operands(
     chances /= sums[:, None]
     chances[np.arange(300), labels[0]] -= 1
     slope = x[0].astype(np.float64).T @ (
-        chances * counts[:, None] / counts.sum() @ in_bfloat16(decode(codes))
+        chances * counts[:, None] / counts.sum() @ in_bfloat16(decoded(done.model))
     )
     training = Training(tmp_path, {"ortrain.mixed_precision": "bf16", "ortrain.bf16_products": "bf16"})
     assert training.loss(x, labels) == pytest.approx(losses[counts].mean(), rel=1e-5)

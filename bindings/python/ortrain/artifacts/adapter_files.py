@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from ortrain import _graph
 from ortrain._files.reading import explained, open_file
 from ortrain._files.weights import array_of, load_with_weights_apart
 from ortrain._files.writing import write_files
-from ortrain._graph.initializers import add_initializer, free_name, remove_initializers
+from ortrain._graph.initializers import remove_initializers
 from ortrain._ortrain import OrtValue
 from ortrain.adapters import AdapterFormat
 from ortrain.api import CheckpointState
@@ -33,10 +32,10 @@ from ortrain.artifacts.graph.adapters import (
     is_added,
     sums_of,
 )
-from ortrain.artifacts.graph.block_codes import decode, encode
+from ortrain.artifacts.graph.coders import Parts
 from ortrain.artifacts.graph.fused import refuse, replace_nodes
-from ortrain.artifacts.graph.quantized import Quantization, QuantizedLayer, codes_of, difference
-from ortrain.artifacts.graph.targets import WEIGHTS, attributes_of
+from ortrain.artifacts.graph.quantized import Quantization, QuantizedLayer
+from ortrain.artifacts.graph.stored_weights import Stored, stored_weights, write_weights
 
 StrPath = str | os.PathLike[str]
 Array = npt.NDArray[Any]
@@ -256,7 +255,12 @@ def merged(model: onnx.ModelProto | StrPath) -> onnx.ModelProto:
     """
     changed, adapters = _loaded(model)
     for layer, reader, delta in _products(changed, adapters):
-        _merge(changed, reader, layer, delta, _magnitude(changed, layer))
+        stored = _stored(changed, reader, layer)
+        if not stored.is_float:
+            can_requantize = stored.coder.obstacle(stored.parts) is None
+            remedy = "; `requantized` merges into such weights" if can_requantize else ""
+            raise ValueError(_reason(layer, f"{stored.name!r}, which is quantized{remedy}"))
+        _merge(changed, stored, layer, delta)
     _remove_adapters(changed, adapters)
     return changed
 
@@ -270,17 +274,31 @@ def requantized(model: onnx.ModelProto | StrPath) -> Quantization:
     Raises
     ------
     ValueError
-        When the model has no adapters, or weights with one are in codes other than those of `quantize_weights`.
+        When the model has no adapters, or the form of weights with one cannot represent other weights.
     """
     changed, adapters = _loaded(model)
     layers = []
     for layer, reader, delta in _products(changed, adapters):
-        if reader.op_type == "MatMulNBits":
-            layers.append(_merge_codes(changed, reader, layer, delta, _magnitude(changed, layer)))
-        else:
-            _merge(changed, reader, layer, delta, _magnitude(changed, layer))
+        stored = _stored(changed, reader, layer)
+        if (obstacle := stored.coder.obstacle(stored.parts)) is not None:
+            raise ValueError(f"cannot merge the adapter of {layer.module} into {stored.name!r}: {obstacle}")
+        exact, parts = _merge(changed, stored, layer, delta)
+        if not stored.is_float:
+            layers.append(_described(layer, stored, exact, parts))
     _remove_adapters(changed, adapters)
     return Quantization(tuple(layers), (), changed)
+
+
+def _stored(model: onnx.ModelProto, reader: onnx.NodeProto, layer: AdaptedLayer) -> Stored:
+    """Return the weights of a layer."""
+    try:
+        return stored_weights(model, reader)
+    except ValueError as found:
+        raise ValueError(_reason(layer, str(found))) from found
+
+
+def _reason(layer: AdaptedLayer, found: str) -> str:
+    return f"cannot merge the adapter of {layer.module}: expected weights in an initializer of float numbers, found {found}"
 
 
 def _products(
@@ -312,81 +330,35 @@ def _with_norms(weight: Array, outputs: int, norms: Array | None) -> Array:
     return np.asarray(weight * (ratio[:, None] if outputs == 0 else ratio))
 
 
-def _merge_codes(
-    model: onnx.ModelProto, reader: onnx.NodeProto, layer: AdaptedLayer, delta: Array, norms: Array | None
-) -> QuantizedLayer:
-    """Add a product to the weights of a MatMulNBits, in new initializers if other nodes read the present ones."""
-    codes = codes_of(model, reader)
-    if codes is None:
-        raise ValueError(
-            f"cannot merge the adapter of {layer.module}: expected weights of 4 or 8 bits in initializers, with zero points of "
-            "that many bits or none"
-        )
-    exact = _with_norms(decode(codes) + delta, 0, norms)
-    made = encode(exact.astype(codes.scales.dtype), codes.coding)
-    reads = _reads_of_the_base(model)
-    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    for slot, value in ((1, made.packed), (2, made.scales), (3, made.zeros)):
-        if value is None:
-            continue
-        name = reader.input[slot]
-        shaped = value.reshape(tensors[name].dims)
-        if reads[name] > 1:
-            reader.input[slot] = free_name(f"{name}.merged", _graph.names_in_use(model))
-            add_initializer(model, reader.input[slot], shaped)
-        else:
-            tensors[name].CopyFrom(onnx.numpy_helper.from_array(shaped, name))
-    error, largest = difference(exact, made)
-    size = exact.size * made.scales.itemsize
+def _merge(model: onnx.ModelProto, stored: Stored, layer: AdaptedLayer, delta: Array) -> tuple[Array, Parts]:
+    """Add a product to the weights of a layer; return the exact sum, and the tensors that now represent it."""
+    weight, factor = stored.values, stored.factor  # the layer multiplies its weights by the factor
+    change = (delta if stored.outputs == 0 else delta.T) / factor
+    norms = _magnitude(model, layer)
+    exact = _with_norms(
+        weight + change.reshape(weight.shape), stored.outputs, None if norms is None else norms / abs(factor)
+    )
+    parts = stored.parts_of(exact)
+    apart = f"{layer.a.partition('.lora_')[0]}.merged"
+    write_weights(model, stored, parts, _reads_of_the_base(model), apart)
+    return exact, parts
+
+
+def _described(layer: AdaptedLayer, stored: Stored, exact: Array, parts: Parts) -> QuantizedLayer:
+    """Return how far the quantized sum of a layer is from the exact one."""
+    difference, norm = stored.values_of(parts) - exact, float(np.linalg.norm(exact))
+    assert parts.scales is not None
     return QuantizedLayer(
         layer.module,
         layer.operator,
         layer.weight,
         exact.shape,
-        made.coding.bits,
-        error,
-        largest,
-        size,
-        made.bytes,
+        stored.coder.bits,
+        float(np.linalg.norm(difference)) / norm if norm else 0.0,
+        float(np.abs(difference).max(initial=0)),
+        exact.size * parts.scales.itemsize,
+        exact.size * stored.coder.bits // 8 + parts.bytes,
     )
-
-
-def _merge(
-    model: onnx.ModelProto, reader: onnx.NodeProto, layer: AdaptedLayer, delta: Array, norms: Array | None
-) -> None:
-    """Add a product to the weights that a node reads, in a new initializer if other nodes read the present one."""
-    slot, attributes = WEIGHTS[reader.op_type], attributes_of(reader)
-    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    producers = {name: node for node in model.graph.node for name in node.output}
-    reads = _reads_of_the_base(model)
-    name, transposed, is_shared = reader.input[slot], False, reads[reader.input[slot]] > 1
-    while name not in tensors or tensors[name].data_type not in _graph.FLOATING:
-        node = producers.get(name)
-        if node is None or node.op_type not in ("Transpose", "Identity"):
-            remedy = "; `requantized` merges into such weights" if reader.op_type == "MatMulNBits" else ""
-            found = f"is quantized{remedy}" if node is None else f"{node.op_type} computes"
-            raise ValueError(
-                f"cannot merge the adapter of {layer.module}: expected weights in an initializer of float numbers, found "
-                f"{name!r}, which {found}"
-            )
-        transposed ^= node.op_type == "Transpose"
-        name = node.input[0]
-        is_shared |= reads[name] > 1
-    weight = array_of(tensors[name])
-    weight = weight.T if transposed else weight
-    has_outputs_first = bool(attributes.get("transB"))
-    if layer.operator not in ("Conv", "Gather") and not has_outputs_first:
-        delta = delta.T
-    delta = delta / attributes.get("alpha", 1)  # the layer multiplies its weights by alpha
-    changed = _with_norms(weight + delta.reshape(weight.shape), 0 if has_outputs_first else 1, norms)
-    value = np.ascontiguousarray(changed, dtype=weight.dtype)
-    if is_shared:
-        apart = free_name(f"{layer.a.partition('.lora_')[0]}.merged", _graph.names_in_use(model))
-        add_initializer(model, apart, value)
-        reader.input[slot] = apart
-    else:
-        value = np.ascontiguousarray(value.T) if transposed else value
-        tensors[name].CopyFrom(onnx.numpy_helper.from_array(value, name))
 
 
 def _reads_of_the_base(model: onnx.ModelProto) -> Counter[str]:
@@ -395,11 +367,11 @@ def _reads_of_the_base(model: onnx.ModelProto) -> Counter[str]:
 
 
 def _product(layer: AdaptedLayer, a: Array, b: Array) -> Array:
-    """Return B A in the form in which a layer reads its weights."""
+    """Return B A, with a row for each output."""
     if layer.operator == "Conv":
         product: Array = np.tensordot(b[..., 0, 0] if b.ndim == 4 else b.reshape(b.shape[:2]), a, axes=1)
         return product
-    return np.asarray((b @ a).T if layer.operator == "Gather" else b @ a)
+    return np.asarray(b @ a)
 
 
 def _remove_adapters(model: onnx.ModelProto, adapters: Adapters) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -28,18 +29,19 @@ from ortrain._support.checks import names_of
 from ortrain._support.counts import counted, sized
 from ortrain.artifacts.choice.export_record import module_of
 from ortrain.artifacts.choice.selection import Selection
-from ortrain.artifacts.graph.block_codes import decode
 from ortrain.artifacts.graph.classifier import Constants
 from ortrain.artifacts.graph.dynamic_products import join_dynamic_products
 from ortrain.artifacts.graph.fused import FusedLayer, Unfused, replace_nodes, unfuse
-from ortrain.artifacts.graph.quantized import codes_of, matrix_read
+from ortrain.artifacts.graph.stored_weights import Stored, stored_weights
 from ortrain.artifacts.graph.targets import (
     ALL_LINEAR,
     COPIES,
     LINEAR,
+    LOOK_UPS,
     WEIGHTS,
     WITHOUT_ADAPTERS,
     attributes_of,
+    decoded_look_ups,
     fits,
     heads_of,
     path_of,
@@ -52,6 +54,18 @@ KEY = "ortrain.adapter"
 BASE = "ortrain.adapter_base"
 """The key of the digest of the base there. Training sessions compare the two."""
 
+#: Operators that read codes of weights, and the index of the input.
+_READERS_OF_CODES = {
+    "DequantizeLinear": 0,
+    "DynamicQuantizeMatMul": 1,
+    "Gather": 0,
+    "GatherBlockQuantized": 0,
+    "MatMulBnb4": 1,
+    "MatMulInteger": 1,
+    "MatMulNBits": 1,
+}
+#: Types of numbers that a Gather takes from constants and that are not codes.
+_INDICES = (onnx.TensorProto.BOOL, onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 _BIASES = ("none", "all", "lora_only")
 #: Operators that add a bias to the result of a layer: the indices of inputs that may be the result, and of inputs that may be
 #: the bias.
@@ -78,9 +92,10 @@ class LoRA:
         The product is scaled by ``alpha / r``, or by ``alpha / sqrt(r)`` with ``use_rslora``.
     targets : str or list of str, default "all-linear"
         The layers: patterns, paths of modules or their ends (``"q_proj"``), names of nodes, or operators (``"Conv"``,
-        ``"Gather"`` for embeddings). ``"all-linear"`` stands for every matrix product with weights, also those in fused operators
-        of onnxruntime such as Attention, except one that computes the output. The fused weights of an Attention have one adapter,
-        or, where targets name parts (``["q", "v"]``, ``["query", "value"]``, ``["q_proj", "v_proj"]``), one for each of these.
+        ``"Gather"`` and ``"GatherBlockQuantized"`` for embeddings). ``"all-linear"`` stands for every matrix product with
+        weights, also those in fused operators of onnxruntime such as Attention, except one that computes the output. The fused
+        weights of an Attention have one adapter, or, where targets name parts (``["q", "v"]``, ``["query", "value"]``,
+        ``["q_proj", "v_proj"]``), one for each of these.
     dropout : float, default 0.0
         The probability with which a train step drops an element of the input of A.
     bias : {"none", "all", "lora_only"}, default "none"
@@ -88,8 +103,8 @@ class LoRA:
     use_rslora : bool, default False
         Whether the scale is that of rank-stabilized LoRA (D. Kalajdzievski, 2023).
     use_dora : bool, default False
-        Whether the norm of the weights of each output is trained too (DoRA), for Gemm, MatMul, MatMulNBits and the layers in
-        Attention.
+        Whether the norm of the weights of each output is trained too (DoRA), for matrix products with float or quantized weights
+        and the layers in Attention.
     seed : int, default 0
         Seed of the initial A, which is uniform in ±1/sqrt(inputs); B is zero. For embeddings A is zero and B is normal.
     values : mapping of str to array, optional
@@ -164,7 +179,7 @@ class Adapters:
     biases : tuple of str
         The biases that are trained.
     base_parameters : int
-        The number of elements of the floating-point initializers of the given model, and of its matrices of few bits.
+        The number of elements of the floating-point initializers of the given model, and of its matrices in codes.
     r, alpha, scale, dropout, bias, use_rslora, use_dora
         The settings.
     fused : tuple of FusedLayer
@@ -316,12 +331,26 @@ def add_adapters(
 
 
 def _count(model: onnx.ModelProto) -> int:
-    """Return the number of elements of the floating-point initializers, and of the matrices of few bits."""
-    floats = [tensor for tensor in model.graph.initializer if tensor.data_type in _graph.FLOATING]
-    codes = [
-        attributes_of(node) for node in model.graph.node if node.op_type in ("MatMulNBits", "MatMulBnb4")
-    ]
-    return sum(int(np.prod(t.dims)) for t in floats) + sum(int(each["N"] * each["K"]) for each in codes)
+    """Return the number of elements of the floating-point initializers, and of the matrices in codes."""
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    counts = {
+        tensor.name: math.prod(tensor.dims)
+        for tensor in tensors.values()
+        if tensor.data_type in _graph.FLOATING
+    }
+    for node in model.graph.node:
+        slot = _READERS_OF_CODES.get(node.op_type)
+        name = "" if slot is None else node.input[slot]
+        if name not in tensors or tensors[name].data_type in _INDICES:
+            continue
+        attributes = attributes_of(node)
+        size = math.prod(tensors[name].dims)
+        if "K" in attributes:
+            size = attributes["N"] * attributes["K"]
+        elif node.op_type == "GatherBlockQuantized" and tensors[name].data_type == onnx.TensorProto.UINT8:
+            size *= 8 // attributes.get("bits", 4)
+        counts[name] = size
+    return sum(counts.values())
 
 
 class _Editor:
@@ -335,6 +364,7 @@ class _Editor:
         self._paths: set[str] = set()
         self._adapted: dict[tuple[str, str], AdaptedLayer] = {}
         self._added: dict[str, list[onnx.NodeProto]] = {}
+        self._decoders = decoded_look_ups(model)
         self._vectors = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 1}
         self._sums = {
             node.input[slot]: node
@@ -427,25 +457,44 @@ class _Editor:
             return "its input is transposed"
         if attributes.get("transBatchA") or attributes.get("transBatchB"):
             return "the dimensions of its batch are transposed"
-        if node.op_type == "Gather" and (attributes.get("axis") or len(self._shape(node) or ()) != 2):
+        if node.op_type in LOOK_UPS and not self._looks_up_rows(node, attributes):
             return "it does not look up rows of a matrix"
-        if node.op_type == "Gather" and self._floating(node) is None:
+        if node.op_type in LOOK_UPS and self._floating(node) is None:
             return "it looks up no floating-point numbers"
         if node.op_type == "Conv" and attributes.get("group", 1) != 1:
             return f"it has {counted(attributes['group'], 'group')}"
         if node.op_type in LINEAR and "K" not in attributes and len(self._shape(node) or ()) != 2:
             return "its weights are not a matrix"
-        if self._lora.use_dora and matrix_of(self._model, node) is None:
-            return "DoRA needs a MatMul or Gemm with constant weights and without factors such as alpha, or a MatMulNBits"
-        return None if "K" in attributes or self._shape(node) else "the shape of its weights is unknown"
+        if "K" not in attributes and not self._shape(node):
+            return "the shape of its weights is unknown"
+        if self._lora.use_dora:
+            return self._obstacle_to_dora(node)
+        return None
+
+    def _looks_up_rows(self, node: onnx.NodeProto, attributes: Mapping[str, Any]) -> bool:
+        quantized_axis = attributes.get("quantize_axis", 1)
+        axis = attributes.get("gather_axis" if node.op_type == "GatherBlockQuantized" else "axis", 0)
+        return axis in (0, -2) and quantized_axis in (1, -1) and len(self._shape(node) or ()) == 2
+
+    def _obstacle_to_dora(self, node: onnx.NodeProto) -> str | None:
+        if node.op_type not in LINEAR:
+            return "DoRA needs a matrix product"
+        try:
+            stored_weights(self._model, node)
+        except ValueError as found:
+            return f"DoRA needs weights in initializers, found {found}"
+        return None
 
     def _shape(self, node: onnx.NodeProto) -> tuple[int, ...] | None:
         return self._constants.shape(node.input[WEIGHTS[node.op_type]])
 
     def _floating(self, node: onnx.NodeProto) -> np.dtype[Any] | None:
         """Return the element type in which a layer computes: the type of its weights, of their scales or of its input."""
-        slots = (0,) if node.op_type == "Gather" else (WEIGHTS[node.op_type], 2, 0)
-        for name in (node.input[slot] for slot in slots if slot < len(node.input)):
+        names = [node.input[slot] for slot in (WEIGHTS[node.op_type], 2, 0) if slot < len(node.input)]
+        if node.op_type in LOOK_UPS:
+            decoder = self._decoders.get(node.output[0])
+            names = [node.input[0] if decoder is None else decoder.input[1], *node.input[2:3]]
+        for name in names:
             element = _graph.element_type(self._model, name) if name else 0
             if element in _graph.FLOATING:
                 return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element))
@@ -464,22 +513,22 @@ class _Editor:
             layer = self._adapted[key]
             self._insert(node, kind, layer, dtype)
             return layer
-        prefix = "lora_embedding_" if kind == "Gather" else "lora_"
-        suffix = "" if kind == "Gather" else ".weight"
+        looks_up = kind in LOOK_UPS
+        prefix, suffix = ("lora_embedding_", "") if looks_up else ("lora_", ".weight")
         path = free_name(module, self._paths)
         self._paths.add(path)
         names = [self._free(f"{path}.{prefix}{letter}{suffix}") for letter in "AB"]
         if "K" in attributes:
-            inputs, outputs = attributes["K"], attributes["N"]
+            outputs, inputs = (attributes["N"], attributes["K"])[:: 1 if attributes.get("transB", 1) else -1]
         elif kind == "Conv":
             outputs, inputs = shape[0], shape[1]
-        elif kind == "Gather":
-            inputs, outputs = shape
+        elif looks_up:
+            inputs, outputs = shape[0], shape[1] * (8 // attributes.get("bits", 4) if kind != "Gather" else 1)
         else:
             outputs, inputs = shape if attributes.get("transB") else shape[::-1]
         kernel = tuple(shape[2:]) if kind == "Conv" else ()
         fan_in = inputs * int(np.prod(kernel))
-        if kind == "Gather":
+        if looks_up:
             a = np.zeros((r, inputs))
             b = self._rng.normal(size=(outputs, r))
         else:
@@ -490,7 +539,7 @@ class _Editor:
         magnitude, count = "", a.size + b.size
         if self._lora.use_dora:
             magnitude, count = self._free(f"{path}.lora_magnitude_vector"), count + outputs
-            start = np.linalg.norm(np.asarray(matrix_of(self._model, node), np.float64), axis=1)
+            start = np.linalg.norm(_matrix(stored_weights(self._model, node)), axis=1)
             add_initializer(self._model, magnitude, self._given(magnitude, start.shape, start).astype(dtype))
         fused = self._operator(node) if node.output[0] in self._unfused.parts else ""
         self._adapted[key] = AdaptedLayer(module, kind, weight, names[0], names[1], count, magnitude, fused)
@@ -533,8 +582,8 @@ class _Editor:
             return add("Constant", [], what, value=onnx.numpy_helper.from_array(value))
 
         scale = constant(np.array(self._lora.scale, dtype), "scale")
-        value = node.input[1 if kind == "Gather" else 0]
-        if self._lora.dropout and kind != "Gather":
+        value = node.input[1 if kind in LOOK_UPS else 0]
+        if self._lora.dropout and kind not in LOOK_UPS:
             ratio = constant(np.array(self._lora.dropout, np.float32), "ratio")
             training = constant(np.array(True), "training")
             value = add("Dropout", [value, ratio, training], "dropped")
@@ -549,18 +598,19 @@ class _Editor:
             first = add("Transpose", [names[0]], "a", perm=[1, 0])
             low = (
                 add("Gather", [first, value], "low")
-                if kind == "Gather"
+                if kind in LOOK_UPS
                 else add("MatMul", [value, first], "low")
             )
             second = add("Transpose", [names[1]], "b", perm=[1, 0])
             product = add("MatMul", [add("Mul", [low, scale], "scaled"), second], "product")
-        output = node.output[0]
-        node.output[0] = self._free(f"{module}/lora/without")
+        last = self._decoders.get(node.output[0], node)
+        output = last.output[0]
+        last.output[0] = self._free(f"{module}/lora/without")
         if layer.magnitude:
             product = self._with_magnitude(node, layer, product, dtype, add)
-        inputs = [node.output[0], product]
+        inputs = [last.output[0], product]
         nodes.append(onnx.helper.make_node("Add", inputs, [output], self._free(f"{module}/lora/sum")))
-        self._added[node.output[0]] = nodes
+        self._added[last.output[0]] = nodes
 
     def _with_magnitude(
         self,
@@ -584,18 +634,9 @@ class _Editor:
             return constant(np.array(value, kind), what)
 
         scale = self._lora.scale
-        matrix = np.asarray(matrix_of(self._model, node), np.float64)
+        matrix = _matrix(stored_weights(self._model, node))
         squares = constant((matrix**2).sum(1).astype(dtype), "squares")
-        through = add(
-            node.op_type,
-            [
-                layer.a,
-                *(name for place, name in enumerate(node.input) if place and not _is_bias(node, place)),
-            ],
-            "a_through_weights",
-            **({"domain": node.domain} if node.domain else {}),
-            **attributes_of(node),
-        )
+        through = _through_weights(node, layer.a, dtype, add)
         columns = add("Transpose", [layer.b], "b_columns", perm=[1, 0])
         gram = add("MatMul", [layer.a, add("Transpose", [layer.a], "a_columns", perm=[1, 0])], "gram")
         mixed = add("Mul", [through, number(2 * scale, "twice")], "mixed")
@@ -618,6 +659,9 @@ class _Editor:
         bare = node.output[0]
         bias = next((name for place, name in enumerate(node.input) if name and _is_bias(node, place)), None)
         if bias is not None:
+            beta = attributes_of(node).get("beta", 1)
+            if beta != 1:
+                bias = add("Mul", [bias, number(beta, "beta")], "scaled_bias")
             bare = add("Sub", [bare, bias], "bare")
         rest = add("Mul", [bare, add("Sub", [ratio, number(1, "one")], "excess")], "rest")
         return add("Add", [add("Mul", [product, ratio], "scaled_product"), rest], "magnitude")
@@ -670,24 +714,27 @@ class _Editor:
 
 
 def _is_bias(node: onnx.NodeProto, place: int) -> bool:
-    return place == {"Gemm": 2, "MatMulNBits": 5}.get(node.op_type)
+    return place == {"DynamicQuantizeMatMul": 4, "Gemm": 2, "MatMulNBits": 5}.get(node.op_type)
 
 
-def matrix_of(model: onnx.ModelProto, node: onnx.NodeProto) -> Array | None:
-    """Return the weights of a product, a row for each output; None if they are not constants or the product has factors."""
-    attributes = attributes_of(node)
-    if node.op_type == "MatMulNBits":
-        codes = codes_of(model, node)
-        return None if codes is None else decode(codes)
-    if node.op_type not in ("Gemm", "MatMul") or attributes.get("transA"):
-        return None
-    if attributes.get("alpha", 1) != 1 or attributes.get("beta", 1) != 1:
-        return None
-    found = matrix_read(model, node)
-    if found is None:
-        return None
-    tensor, transposed = found
-    return array_of(tensor).T if transposed else array_of(tensor)
+def _matrix(stored: Stored) -> Array:
+    """Return the weights of a product in double precision, a row for each output."""
+    values = stored.factor * stored.values.astype(np.float64)
+    return values if stored.outputs == 0 else values.T
+
+
+def _through_weights(node: onnx.NodeProto, a: str, dtype: np.dtype[Any], add: Callable[..., str]) -> str:
+    """Add nodes that compute A Wᵀ from the weights that a layer reads; return the result."""
+    if node.op_type == "DynamicQuantizeMatMul":
+        # The layer rounds its input, and the rounding of A would change the norms.
+        kind = onnx.helper.np_dtype_to_tensor_dtype(dtype)
+        codes = add("Cast", [node.input[1]], "codes", to=kind)
+        if len(node.input) > 3 and node.input[3]:
+            codes = add("Sub", [codes, add("Cast", [node.input[3]], "zeros", to=kind)], "centered_codes")
+        return add("Mul", [add("MatMul", [a, codes], "a_through_codes"), node.input[2]], "a_through_weights")
+    others = [name for place, name in enumerate(node.input) if place and not _is_bias(node, place)]
+    domain = {"domain": node.domain} if node.domain else {}
+    return add(node.op_type, [a, *others], "a_through_weights", **domain, **attributes_of(node))
 
 
 def sums_of(graph: onnx.GraphProto, layer: AdaptedLayer) -> list[onnx.NodeProto]:

@@ -27,8 +27,8 @@ class Coding:
 
     def __post_init__(self) -> None:
         """Reject settings that the operators do not have."""
-        if self.bits not in (4, 8):
-            raise ValueError(f"bits: expected 4 or 8, found {self.bits}")
+        if self.bits not in (2, 4, 8):
+            raise ValueError(f"bits: expected 2, 4 or 8, found {self.bits}")
         if self.block < 16 or self.block & (self.block - 1):
             raise ValueError(f"block_size: expected a power of two of at least 16, found {self.block}")
 
@@ -54,7 +54,7 @@ class Codes:
     scales: Array
     """``[rows, blocks]``."""
     zeros: Array | None
-    """uint8 ``[rows, ceil(blocks * bits / 8)]``, or None."""
+    """uint8 ``[rows, ceil(blocks * bits / 8)]``, float ``[rows, blocks]``, or None."""
 
     @property
     def bytes(self) -> int:
@@ -71,15 +71,23 @@ def encode(matrix: Array, coding: Coding) -> Codes:
     return Codes(coding, columns, packed, scales, zeros if coding.zero_points else None)
 
 
-def decode(codes: Codes) -> npt.NDArray[np.float32]:
-    """Return the matrix that codes stand for."""
+def decode(codes: Codes, groups: Array | None = None) -> npt.NDArray[np.float32]:
+    """Return the matrix that codes stand for. `groups` are the blocks of columns that are out of order."""
     bits, blocks = codes.coding.bits, codes.scales.shape[1]
-    numbers = _unpacked(codes.packed, bits).astype(np.float32)
+    numbers = unpacked(codes.packed, bits).astype(np.float32)
+    scales = codes.scales.astype(np.float32)
     if codes.zeros is None:
-        numbers -= codes.coding.middle
+        zeros = np.full(scales.shape, codes.coding.middle, np.float32)
+    elif codes.zeros.dtype == np.uint8:
+        zeros = unpacked(codes.zeros, bits)[:, :blocks].astype(np.float32)
     else:
-        numbers -= _unpacked(codes.zeros, bits)[:, :blocks, None].astype(np.float32)
-    numbers *= codes.scales[:, :, None].astype(np.float32)
+        zeros = codes.zeros.astype(np.float32)
+    if groups is not None:
+        flat = numbers.reshape(len(numbers), -1)[:, : codes.columns]
+        order = groups[: codes.columns]
+        return np.asarray((flat - zeros[:, order]) * scales[:, order])
+    numbers -= zeros[:, :, None]
+    numbers *= scales[:, :, None]
     return numbers.reshape(len(numbers), -1)[:, : codes.columns]
 
 
@@ -112,16 +120,20 @@ def _divided(values: Array, scales: Array) -> npt.NDArray[np.float32]:
 
 
 def _packed(codes: Array, bits: int) -> Array:
-    """Return codes of the last axis, two to a byte if they have 4 bits."""
-    if bits == 8:
-        return codes
-    if codes.shape[-1] % 2:
-        codes = np.concatenate([codes, np.zeros((*codes.shape[:-1], 1), np.uint8)], -1)
-    pairs: Array = codes[..., ::2] | codes[..., 1::2] << 4
-    return pairs
+    """Return codes of the last axis, several to a byte if they have fewer than 8 bits."""
+    count = 8 // bits
+    missing = -codes.shape[-1] % count
+    if missing:
+        codes = np.concatenate([codes, np.zeros((*codes.shape[:-1], missing), np.uint8)], -1)
+    bytes_: Array = codes[..., ::count]
+    for place in range(1, count):
+        bytes_ = bytes_ | codes[..., place::count] << place * bits
+    return bytes_
 
 
-def _unpacked(packed: Array, bits: int) -> Array:
+def unpacked(packed: Array, bits: int) -> Array:
+    """Return the codes in bytes, along the last axis."""
     if bits == 8:
         return packed
-    return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
+    parts = [packed >> place & 2**bits - 1 for place in range(0, 8, bits)]
+    return np.stack(parts, -1).reshape(*packed.shape[:-1], -1)

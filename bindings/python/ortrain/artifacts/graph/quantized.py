@@ -123,34 +123,6 @@ def quantize(
     return Quantization(layers, tuple(skipped), model)
 
 
-def codes_of(model: onnx.ModelProto, node: onnx.NodeProto) -> Codes | None:
-    """Return the weights of a MatMulNBits; None if they are not codes of 4 or 8 bits in initializers, in order."""
-    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    names = [*node.input, "", "", ""]
-    rows, columns, block = (int(attributes[key]) for key in ("N", "K", "block_size"))
-    bits = int(attributes.get("bits", 4))
-    if bits not in (4, 8) or names[4] or any(name and name not in tensors for name in names[1:4]):
-        return None
-    blocks = -(-columns // block)
-    zeros = array_of(tensors[names[3]]) if names[3] else None
-    if zeros is not None and zeros.dtype != np.uint8:
-        return None
-    return Codes(
-        Coding(bits, block, zeros is not None),
-        columns,
-        array_of(tensors[names[1]]).reshape(rows, blocks, block * bits // 8),
-        array_of(tensors[names[2]]).reshape(rows, blocks),
-        None if zeros is None else zeros.reshape(rows, -1),
-    )
-
-
-def matrix_read(model: onnx.ModelProto, node: onnx.NodeProto) -> tuple[onnx.TensorProto, bool] | None:
-    """Return the matrix that a layer reads, and whether it has a row for each input of the layer; None if it has none."""
-    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    return _matrix_read(node, tensors, {name: n for n in model.graph.node for name in n.output})
-
-
 def _matrix_read(
     node: onnx.NodeProto, tensors: dict[str, onnx.TensorProto], producers: dict[str, onnx.NodeProto]
 ) -> tuple[onnx.TensorProto, bool] | None:

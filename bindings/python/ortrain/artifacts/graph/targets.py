@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 import onnx
 
+from ortrain import _graph
 from ortrain.artifacts.choice.export_record import PATH, module_in, module_of
 from ortrain.artifacts.graph.classifier import find_classifier
 
@@ -19,13 +22,16 @@ WEIGHTS = {
     "DynamicQuantizeMatMul": 1,
     "FusedMatMul": 1,
     "Gather": 0,
+    "GatherBlockQuantized": 0,
     "Gemm": 1,
     "MatMul": 1,
     "MatMulBnb4": 1,
     "MatMulNBits": 1,
     "TransposeMatMul": 1,
 }
-LINEAR = frozenset(WEIGHTS) - {"Conv", "Gather"}
+#: Layers that look up rows of a matrix.
+LOOK_UPS = frozenset({"Gather", "GatherBlockQuantized"})
+LINEAR = frozenset(WEIGHTS) - LOOK_UPS - {"Conv"}
 #: Operators between an initializer and the layer that reads it.
 COPIES = ("Cast", "DequantizeLinear", "Identity", "Transpose")
 
@@ -39,10 +45,6 @@ WITHOUT_ADAPTERS = {
     "ConvInteger": (1, _INTEGERS),
     "DecoderAttention": (2, _NOT_TRAINED),
     "DecoderMaskedSelfAttention": (1, _NOT_TRAINED),
-    "GatherBlockQuantized": (
-        0,
-        "its rows are stored as codes, and an embedding of codes cannot have an adapter yet",
-    ),
     "GatedRelativePositionBias": (3, _NOT_TRAINED),
     "LongformerAttention": (1, _NOT_TRAINED),
     "MatMulFpQ4": (1, _NOT_TRAINED),
@@ -113,6 +115,31 @@ def heads_of(model: onnx.ModelProto) -> set[str]:
         return heads | {find_classifier(model).node.output[0]}
     except ValueError:
         return heads
+
+
+def decoded_look_ups(model: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
+    """Return the nodes that decode looked-up codes, by the result of the look-up.
+
+    onnxruntime's ``quantize_dynamic`` writes an embedding as a Gather of codes and a DequantizeLinear of the rows.
+    """
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    reads = Counter(name for node in _graph.walk(model.graph) for name in node.input)
+    reads.update(value.name for value in model.graph.output)
+    look_ups = {
+        node.output[0]
+        for node in model.graph.node
+        if node.op_type == "Gather"
+        and node.input[0] in tensors
+        and tensors[node.input[0]].data_type not in _graph.FLOATING
+        and reads[node.output[0]] == 1
+    }
+    return {
+        node.input[0]: node
+        for node in model.graph.node
+        if node.op_type == "DequantizeLinear"
+        and node.input[0] in look_ups
+        and all(name in tensors and math.prod(tensors[name].dims) == 1 for name in node.input[1:] if name)
+    }
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:

@@ -1,0 +1,273 @@
+"""The weights of a layer as its model stores them: float numbers or codes, read through the nodes that copy or decode them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from ortrain import _graph
+from ortrain._files.weights import array_of
+from ortrain._graph.initializers import add_initializer, free_name
+from ortrain.artifacts.graph.coders import (
+    BlockCoder,
+    CodebookCoder,
+    Coder,
+    FloatCoder,
+    LinearCoder,
+    Parts,
+)
+from ortrain.artifacts.graph.targets import COPIES, WEIGHTS, attributes_of
+
+Array = npt.NDArray[Any]
+
+#: Layers that read codes themselves, and the indices of the inputs with codes, scales and zero points.
+_OF_CODES = {
+    "DynamicQuantizeMatMul": (1, 2, 3),
+    "GatherBlockQuantized": (0, 2, 3),
+    "MatMulBnb4": (1, 2),
+    "MatMulNBits": (1, 2, 3),
+}
+#: Types of codes: the number of bits, and whether they have a sign.
+_INTEGERS: dict[int, tuple[int, bool]] = {
+    onnx.TensorProto.INT4: (4, True),
+    onnx.TensorProto.INT8: (8, True),
+    onnx.TensorProto.INT16: (16, True),
+    onnx.TensorProto.UINT4: (4, False),
+    onnx.TensorProto.UINT8: (8, False),
+    onnx.TensorProto.UINT16: (16, False),
+}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The weights of a layer.
+
+    Attributes
+    ----------
+    layer : onnx.NodeProto
+        The node of the layer.
+    places : tuple of (onnx.NodeProto, int)
+        Where nodes read the tensors: codes, scales and zero points.
+    copies : tuple of onnx.NodeProto
+        The nodes between the layer and the first tensor, the one that the layer reads first.
+    parts, coder
+        The tensors, and their form.
+    """
+
+    layer: onnx.NodeProto
+    places: tuple[tuple[onnx.NodeProto, int], ...]
+    copies: tuple[onnx.NodeProto, ...]
+    parts: Parts
+    coder: Coder
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the weights are float numbers."""
+        return isinstance(self.coder, FloatCoder)
+
+    @property
+    def name(self) -> str:
+        """The initializer with the numbers or codes."""
+        node, slot = self.places[0]
+        return str(node.input[slot])
+
+    @property
+    def values(self) -> Array:
+        """The numbers as the layer reads them."""
+        return self.values_of(self.parts)
+
+    def values_of(self, parts: Parts) -> Array:
+        """Return the numbers that the layer would read from tensors."""
+        values = self.coder.decode(parts)
+        for node in reversed(self.copies):
+            if node.op_type == "Transpose":
+                values = values.transpose(attributes_of(node).get("perm"))
+        return values
+
+    @property
+    def outputs(self) -> int:
+        """The axis of the numbers with an index for each output of the layer."""
+        kind, attributes = self.layer.op_type, attributes_of(self.layer)
+        if kind in ("Conv", "MatMulNBits"):
+            return 0
+        return 0 if attributes.get("transB", kind == "MatMulBnb4") else 1
+
+    @property
+    def factor(self) -> float:
+        """The factor by which the layer multiplies its weights."""
+        is_product = self.layer.op_type in ("FusedMatMul", "Gemm", "TransposeMatMul")
+        return float(attributes_of(self.layer).get("alpha", 1)) if is_product else 1.0
+
+    def parts_of(self, values: Array) -> Parts:
+        """Return the tensors for other numbers."""
+        for node in self.copies:
+            if node.op_type == "Transpose":
+                order = attributes_of(node).get("perm")
+                values = values.transpose(None if order is None else np.argsort(order))
+        return self.coder.encode(values, self.parts)
+
+
+def stored_weights(model: onnx.ModelProto, node: onnx.NodeProto) -> Stored:
+    """Return the weights of a layer; those of a look-up of codes also for the DequantizeLinear that reads the look-up.
+
+    Raises
+    ------
+    ValueError
+        When they are not initializers in one of the known forms. The message is the end of a sentence: what was found.
+    """
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    producers = {name: other for other in model.graph.node for name in other.output}
+    if node.op_type in _OF_CODES:
+        places = [(node, slot) for slot in _OF_CODES[node.op_type] if _has(node, slot)]
+        parts = _parts(places, tensors)
+        return Stored(node, tuple(places), (), parts, _own_coder(node, parts, tensors))
+    if node.op_type == "DequantizeLinear":  # behind a look-up of codes
+        look_up = producers[node.input[0]]
+        places = [(look_up, 0), *((node, slot) for slot in (1, 2) if _has(node, slot))]
+        coder = _linear_coder(node, tensors[look_up.input[0]])
+        return Stored(look_up, tuple(places), (), _parts(places, tensors), coder)
+    reader, slot = node, WEIGHTS[node.op_type]
+    copies: list[onnx.NodeProto] = []
+    while reader.input[slot] not in tensors:
+        source = producers.get(reader.input[slot])
+        if source is None or source.op_type not in COPIES or reader.op_type == "DequantizeLinear":
+            found = "is an input" if source is None else f"{source.op_type} computes"
+            raise ValueError(f"{reader.input[slot]!r}, which {found}")
+        copies.append(source)
+        reader, slot = source, 0
+    if reader.op_type == "DequantizeLinear":
+        places = [(reader, place) for place in (0, 1, 2) if _has(reader, place)]
+        coder = _linear_coder(reader, tensors[reader.input[0]])
+        return Stored(node, tuple(places), tuple(copies), _parts(places, tensors), coder)
+    tensor = tensors[reader.input[slot]]
+    if tensor.data_type not in _graph.FLOATING:
+        kind = onnx.TensorProto.DataType.Name(tensor.data_type).lower()
+        raise ValueError(f"{tensor.name!r}, whose elements are {kind}")
+    places = [(reader, slot)]
+    return Stored(node, tuple(places), tuple(copies), _parts(places, tensors), FloatCoder())
+
+
+def _has(node: onnx.NodeProto, slot: int) -> bool:
+    return slot < len(node.input) and bool(node.input[slot])
+
+
+def _parts(places: list[tuple[onnx.NodeProto, int]], tensors: dict[str, onnx.TensorProto]) -> Parts:
+    names = [node.input[slot] for node, slot in places]
+    missing = [name for name in names if name not in tensors]
+    if missing:
+        raise ValueError(f"{missing[0]!r}, which is not an initializer")
+    return Parts(*(array_of(tensors[name]) for name in names))
+
+
+def _own_coder(node: onnx.NodeProto, parts: Parts, tensors: dict[str, onnx.TensorProto]) -> Coder:
+    """Return the form of the weights of a layer that reads codes."""
+    attributes = attributes_of(node)
+    if node.op_type == "DynamicQuantizeMatMul":
+        bits, is_signed = _INTEGERS[tensors[node.input[1]].data_type]
+        return LinearCoder(bits, is_signed, 1)
+    if node.op_type == "MatMulBnb4":
+        size = (int(attributes["block_size"]), int(attributes["N"]), int(attributes["K"]))
+        return CodebookCoder(int(attributes["quant_type"]), *size)
+    bits = int(attributes.get("bits", 4))
+    if parts.codes.dtype != np.uint8 or bits not in (2, 4, 8):
+        raise ValueError(
+            f"{node.input[WEIGHTS[node.op_type]]!r}, codes of {bits} bits in {parts.codes.dtype}"
+        )
+    if node.op_type == "GatherBlockQuantized":
+        if parts.codes.ndim != 2:
+            raise ValueError(f"{node.input[0]!r}, a table of shape {list(parts.codes.shape)}")
+        rows, size = parts.codes.shape
+        return BlockCoder(bits, int(attributes.get("block_size", 128)), rows, size * 8 // bits)
+    groups = None
+    if _has(node, 4):
+        if node.input[4] not in tensors:
+            raise ValueError(f"{node.input[4]!r}, which is not an initializer")
+        groups = array_of(tensors[node.input[4]])
+    rows, columns, block = (int(attributes[key]) for key in ("N", "K", "block_size"))
+    return BlockCoder(bits, block, rows, columns, groups)
+
+
+def _linear_coder(node: onnx.NodeProto, codes: onnx.TensorProto) -> LinearCoder:
+    """Return the form of what a DequantizeLinear decodes."""
+    attributes = attributes_of(node)
+    axis = int(attributes.get("axis", 1))
+    bits, is_signed = _INTEGERS.get(codes.data_type, (0, True))
+    return LinearCoder(
+        bits, is_signed, axis + len(codes.dims) if axis < 0 else axis, int(attributes.get("block_size", 0))
+    )
+
+
+def write_weights(
+    model: onnx.ModelProto, stored: Stored, parts: Parts, reads: Counter[str], apart: str
+) -> None:
+    """Make tensors the weights of a layer, in new initializers if other nodes read the present ones.
+
+    Parameters
+    ----------
+    model, stored
+        The model, and the weights of the layer so far.
+    parts : Parts
+        The new tensors.
+    reads : Counter
+        How often nodes read each value.
+    apart : str
+        The name of a new initializer with float numbers, if it is free.
+    """
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    is_copied = any(reads[node.output[0]] > 1 for node in stored.copies)
+    places = list(stored.places)
+    if stored.is_float and (is_copied or reads[stored.name] > 1):
+        name = free_name(apart, _graph.names_in_use(model))
+        values = stored.values_of(parts)
+        for node in reversed(stored.copies):
+            if node.op_type == "Cast":
+                values = values.astype(onnx.helper.tensor_dtype_to_np_dtype(attributes_of(node)["to"]))
+        add_initializer(model, name, np.ascontiguousarray(values))
+        stored.layer.input[WEIGHTS[stored.layer.op_type]] = name
+        return
+    if is_copied:
+        places = _with_own_copies(model, stored)
+    for (node, slot), value in zip(places, (parts.codes, parts.scales, parts.zeros), strict=False):
+        assert value is not None
+        name = node.input[slot]
+        made = _tensor(name, tensors[name], value)
+        if is_copied or reads[name] > 1:
+            node.input[slot] = free_name(f"{name}.merged", _graph.names_in_use(model))
+            add_initializer(model, node.input[slot], made)
+        else:
+            tensors[name].CopyFrom(made)
+
+
+def _with_own_copies(model: onnx.ModelProto, stored: Stored) -> list[tuple[onnx.NodeProto, int]]:
+    """Give a layer its own copies of the nodes that decode its weights; return where they read the tensors."""
+    nodes = model.graph.node
+    reader, slot = stored.layer, WEIGHTS[stored.layer.op_type]
+    for node in stored.copies:
+        place = next(i for i, other in enumerate(nodes) if other.output[0] == reader.output[0])
+        own = onnx.NodeProto()
+        own.CopyFrom(node)
+        own.output[0] = free_name(f"{node.output[0]}.merged", _graph.names_in_use(model))
+        own.name = f"{node.name}.merged" if node.name else ""
+        reader.input[slot] = own.output[0]
+        nodes.insert(place, own)
+        reader, slot = nodes[place], 0
+    return [(reader, place) for _, place in stored.places]
+
+
+def _tensor(name: str, like: onnx.TensorProto, value: Array) -> onnx.TensorProto:
+    """Return an initializer of the type and shape of another one."""
+    if like.data_type in (onnx.TensorProto.INT4, onnx.TensorProto.UINT4):
+        codes = value.astype(np.int8).ravel().view(np.uint8) & 15
+        pairs = np.append(codes, np.zeros(codes.size % 2, np.uint8)).reshape(-1, 2)
+        packed = pairs[:, 0] | pairs[:, 1] << np.uint8(4)
+        return onnx.TensorProto(
+            name=name, data_type=like.data_type, dims=like.dims, raw_data=packed.tobytes()
+        )
+    kind = onnx.helper.tensor_dtype_to_np_dtype(like.data_type)
+    shaped = np.ascontiguousarray(value.reshape(tuple(like.dims)), dtype=kind)
+    return onnx.numpy_helper.from_array(shaped, name)
