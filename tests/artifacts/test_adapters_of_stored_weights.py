@@ -104,7 +104,7 @@ def behind(form: Form, operator: str, tensors: dict[str, Array], inputs: list[st
     own = {key: settings.pop(key) for key in ("opset", "bits", "refusal") if key in settings}
     node = helper.make_node(operator, inputs, ["fc.weight"], "made", **settings)
     if inputs == ["turned"]:  # another node computes what this one reads
-        form.nodes[0].output[0] = "turned"
+        form.nodes[0].name, form.nodes[0].output[0] = "decode", "turned"
         form.nodes.insert(1, node)
         return form
     return Form([node, *form.nodes], form.tensors | tensors, form.kind, **{"opset": form.opset, **own})
@@ -209,10 +209,10 @@ def decoded(
     form: Form, kind: Any, shape: tuple[int, ...], count: tuple[int, ...], zeros: bool, **settings: Any
 ) -> Form:
     """The form behind a DequantizeLinear."""
-    low, high = {np.int8: (-128, 127), np.uint8: (0, 255), ml_dtypes.int4: (-8, 7), ml_dtypes.uint4: (0, 15)}[
-        kind
-    ]
-    bits = 8 if kind in (np.int8, np.uint8) else 4
+    low, high, bits = {
+        np.int8: (-128, 127, 8), np.uint8: (0, 255, 8), np.int16: (-(2**15), 2**15 - 1, 16),
+        ml_dtypes.int4: (-8, 7, 4), ml_dtypes.uint4: (0, 15, 4),
+    }[kind]  # fmt: skip
     tensors = {
         "fc.weight_q": codes(low, high, *shape).astype(kind),
         "fc.weight_scale": scales(*count, step=2.0 / 2**bits),
@@ -517,3 +517,141 @@ def check_requantized(form: Form, inside: onnx.ModelProto, formula: Formula) -> 
     assert layer.error == pytest.approx(error, rel=0.01)
     assert layer.largest == pytest.approx(np.abs(difference).max(), rel=0.01)
     assert 0 < error < {2: 0.5, 4: 0.15, 8: 0.02, 16: 1e-4}[form.bits]
+
+
+def tied_model() -> onnx.ModelProto:
+    """A table of codes that a node decodes for a look-up and a product, and a product that is applied twice."""
+    tensors = {
+        "embed.weight_q": codes(-127, 127, INPUTS, OUTPUTS).astype(np.int8),
+        "embed.weight_scale": scales(INPUTS, step=0.01),
+        "up.weight_q": codes(-127, 127, OUTPUTS, OUTPUTS, seed=2).astype(np.int8),
+        "up.weight_scale": np.array(0.005, np.float32),
+    }
+    node = helper.make_node
+    nodes = [
+        node(
+            "DequantizeLinear", ["embed.weight_q", "embed.weight_scale"], ["embed.weight"], "decode", axis=0
+        ),
+        node("Gather", ["embed.weight", "x"], ["rows"], "embed"),
+        node("DequantizeLinear", ["up.weight_q", "up.weight_scale"], ["up.weight"], "decode_up"),
+        node("MatMul", ["rows", "up.weight"], ["first"], "up"),
+        node("Tanh", ["first"], ["active"]),
+        node("MatMul", ["active", "up.weight"], ["second"], "up_again"),
+        node("Transpose", ["embed.weight"], ["turned"], "turn", perm=[1, 0]),
+        node("MatMul", ["second", "turned"], ["y"], "head"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.INT64, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", INPUTS])],
+        [numpy_helper.from_array(value, name) for name, value in tensors.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+def adapted(model: onnx.ModelProto, lora: LoRA, folder: pathlib.Path) -> tuple[onnx.ModelProto, Training]:
+    """An export of a model with trained adapters, and the session."""
+    artifacts.generate_artifacts(
+        model, adapter=lora, loss=artifacts.LossType.MSELoss, artifact_directory=folder
+    )
+    training = Training(folder)
+    training.optimizer.set_learning_rate(0.02)
+    x = np.arange(INPUTS)
+    target = numbers(*run(model, x).shape, seed=6)
+    losses = [training.step(x, target) for _ in range(6)]
+    assert losses[-1] < losses[0]
+    training.module.export_model_for_inferencing(str(folder / "inside.onnx"), ["y"])
+    return onnx.load(folder / "inside.onnx"), training
+
+
+@pytest.mark.parametrize("target", ["Gather", "up", "head"])
+def test_codes_that_other_layers_read_stay(target: str, tmp_path: pathlib.Path) -> None:
+    model, x = tied_model(), np.arange(INPUTS)
+    inside, _ = adapted(model, LoRA(r=R, targets=target), tmp_path)
+    done = artifacts.requantized(inside)
+    onnx.checker.check_model(done.model)
+    if target == "up":  # both applications read the sum
+        assert len(done.layers) == 2
+    else:
+        assert {node.name for node in done.model.graph.node} > {node.name for node in model.graph.node}
+        found = {t.name: numpy_helper.to_array(t) for t in done.model.graph.initializer}
+        for tensor in model.graph.initializer:
+            np.testing.assert_array_equal(found[tensor.name], numpy_helper.to_array(tensor))
+    before, after, base = (run(each, x) for each in (inside, done.model, model))
+    assert np.abs(after - before).max() < 0.1 * np.abs(before - base).max()
+
+
+def table_model(kind: Any = np.uint8) -> onnx.ModelProto:
+    """A look-up of codes and two products."""
+    model = of_table(4, True, kind).model
+    look_up = model.graph.node[0]
+    look_up.name, look_up.output[0] = "words", "rows"
+    nodes = [
+        helper.make_node("MatMul", ["rows", "up.weight"], ["h"], "up"),
+        helper.make_node("Tanh", ["h"], ["a"]),
+        helper.make_node("MatMul", ["a", "head.weight"], ["y"], "head"),
+    ]
+    model.graph.node.extend(nodes)
+    for name in ("up.weight", "head.weight"):
+        value = numbers(OUTPUTS, OUTPUTS, seed=len(name))
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("target", "modules"),
+    [
+        ("all-linear", ["up"]),
+        ("GatherBlockQuantized", ["fc"]),
+        ("words", ["fc"]),
+        ("f*", ["fc"]),
+        (["fc", "up"], ["fc", "up"]),
+    ],
+)
+def test_targets_name_look_ups_of_codes(target: Any, modules: list[str], tmp_path: pathlib.Path) -> None:
+    lora = LoRA(r=R, targets=target)
+    report = artifacts.generate_artifacts(
+        table_model(), adapter=lora, loss=artifacts.LossType.MSELoss, artifact_directory=tmp_path
+    )
+    assert report.adapters is not None
+    assert [layer.module for layer in report.adapters.layers] == modules
+    assert report.adapters.skipped == ()
+    # rows of codes, two matrices, and a scale for each row
+    assert report.adapters.base_parameters == INPUTS * OUTPUTS + 2 * OUTPUTS**2 + INPUTS
+
+
+def test_dora_beside_a_look_up_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ValueError, match=r"fc \(GatherBlockQuantized\): DoRA needs a matrix product"):
+        artifacts.generate_artifacts(
+            table_model(), adapter=LoRA(targets="fc", use_dora=True), artifact_directory=tmp_path
+        )
+
+
+def test_adapters_of_codes_are_files_of_peft(tmp_path: pathlib.Path) -> None:
+    tensors = pytest.importorskip("safetensors.numpy")
+    lora = LoRA(r=R, alpha=ALPHA, targets=["fc", "up"])
+    _, training = adapted(table_model(), lora, tmp_path / "one")
+    artifacts.write_peft(training.state, tmp_path / "peft")
+    written = tensors.load_file(str(tmp_path / "peft" / "adapter_model.safetensors"))
+    assert set(written) == {
+        "base_model.model.fc.lora_embedding_A", "base_model.model.fc.lora_embedding_B",
+        "base_model.model.up.lora_A.weight", "base_model.model.up.lora_B.weight",
+    }  # fmt: skip
+    read = artifacts.read_peft(tmp_path / "peft")
+    artifacts.generate_artifacts(
+        table_model(), adapter=read, loss=artifacts.LossType.MSELoss, artifact_directory=tmp_path / "two"
+    )
+    again = Training(tmp_path / "two").parameters()
+    for name, value in training.parameters().items():
+        np.testing.assert_array_equal(again[name], value)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, ml_dtypes.int4])
+def test_adapters_of_codes_are_added_to_the_given_model(kind: Any, tmp_path: pathlib.Path) -> None:
+    model, x = table_model(kind), np.arange(INPUTS)
+    inside, _ = adapted(model, LoRA(r=R, targets=["fc", "up"]), tmp_path)
+    onnx.save(model, tmp_path / "given.onnx")
+    made = artifacts.with_weights_of(tmp_path / "given.onnx", tmp_path / "inside.onnx")
+    np.testing.assert_allclose(run(made, x), run(inside, x), rtol=1e-6)
+    close(run(artifacts.requantized(made).model, x), run(artifacts.requantized(inside).model, x), 1e-6)
