@@ -224,6 +224,23 @@ def decoded(
     return behind(form, "DequantizeLinear", tensors, list(tensors), bits=bits, **settings)
 
 
+def rounded_weights(columns: bool) -> Form:
+    """Float weights that nodes round, as exports of quantization-aware training have them."""
+    weight = numbers(*WIDE)
+    count = [OUTPUTS] if columns else []
+    form = matmul(bits=8)
+    form.tensors = {
+        "w": weight,
+        "s": np.full(count, np.abs(weight).max() / 127, np.float32),
+        "z": np.zeros(count, np.int8),
+    }
+    form.nodes[:0] = [
+        helper.make_node("QuantizeLinear", ["w", "s", "z"], ["q"], "encode", axis=1),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["fc.weight"], "decode", axis=1),
+    ]
+    return form
+
+
 def look_up() -> Form:
     return product("Gather", ["fc.weight", "x"], {}, kind="look-up")
 
@@ -276,6 +293,8 @@ FORMS: dict[str, Callable[[], Form]] = {
         matmul(), np.uint8, WIDE, (), zeros=False, refusal="its codes have no sign and no zero point"
     ),
     "DequantizeLinear 16 bits": lambda: decoded(matmul(), np.int16, WIDE, (), zeros=False, opset=21),
+    "QuantizeLinear": lambda: rounded_weights(columns=False),
+    "QuantizeLinear columns": lambda: rounded_weights(columns=True),
     "DequantizeLinear Transpose": lambda: behind(
         decoded(matmul(), np.int8, HIGH, (OUTPUTS,), zeros=False, axis=0),
         "Transpose",
@@ -519,7 +538,7 @@ def check_requantized(form: Form, inside: onnx.ModelProto, formula: Formula) -> 
     assert 0 < error < {2: 0.5, 4: 0.15, 8: 0.02, 16: 1e-4}[form.bits]
 
 
-def tied_model() -> onnx.ModelProto:
+def tied_model(rounded: bool) -> onnx.ModelProto:
     """A table of codes that a node decodes for a look-up and a product, and a product that is applied twice."""
     tensors = {
         "embed.weight_q": codes(-127, 127, INPUTS, OUTPUTS).astype(np.int8),
@@ -540,6 +559,13 @@ def tied_model() -> onnx.ModelProto:
         node("Transpose", ["embed.weight"], ["turned"], "turn", perm=[1, 0]),
         node("MatMul", ["second", "turned"], ["y"], "head"),
     ]
+    if rounded:  # the table is float, and a node makes the codes
+        tensors["embed.weight_q"] = numbers(INPUTS, OUTPUTS)
+        tensors["embed.weight_zero"] = np.zeros(INPUTS, np.int8)
+        nodes[0].input[0] = "codes"
+        nodes[0].input.append("embed.weight_zero")
+        inputs = ["embed.weight_q", *nodes[0].input[1:]]
+        nodes.insert(0, node("QuantizeLinear", inputs, ["codes"], "encode", axis=0))
     graph = helper.make_graph(
         nodes,
         "graph",
@@ -565,9 +591,12 @@ def adapted(model: onnx.ModelProto, lora: LoRA, folder: pathlib.Path) -> tuple[o
     return onnx.load(folder / "inside.onnx"), training
 
 
-@pytest.mark.parametrize("target", ["Gather", "up", "head"])
-def test_codes_that_other_layers_read_stay(target: str, tmp_path: pathlib.Path) -> None:
-    model, x = tied_model(), np.arange(INPUTS)
+@pytest.mark.parametrize(
+    ("target", "rounded"),
+    [("Gather", False), ("up", False), ("head", False), ("Gather", True), ("head", True)],
+)
+def test_codes_that_other_layers_read_stay(target: str, rounded: bool, tmp_path: pathlib.Path) -> None:
+    model, x = tied_model(rounded), np.arange(INPUTS)
     inside, _ = adapted(model, LoRA(r=R, targets=target), tmp_path)
     done = artifacts.requantized(inside)
     onnx.checker.check_model(done.model)

@@ -32,7 +32,7 @@ from ortrain.artifacts.choice.selection import Selection
 from ortrain.artifacts.graph.classifier import Constants
 from ortrain.artifacts.graph.dynamic_products import join_dynamic_products
 from ortrain.artifacts.graph.fused import FusedLayer, Unfused, replace_nodes, unfuse
-from ortrain.artifacts.graph.stored_weights import Stored, stored_weights
+from ortrain.artifacts.graph.stored_weights import INTEGERS, Stored, stored_weights
 from ortrain.artifacts.graph.targets import (
     ALL_LINEAR,
     COPIES,
@@ -64,8 +64,6 @@ _READERS_OF_CODES = {
     "MatMulInteger": 1,
     "MatMulNBits": 1,
 }
-#: Types of numbers that a Gather takes from constants and that are not codes.
-_INDICES = (onnx.TensorProto.BOOL, onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 _BIASES = ("none", "all", "lora_only")
 #: Operators that add a bias to the result of a layer: the indices of inputs that may be the result, and of inputs that may be
 #: the bias.
@@ -341,7 +339,7 @@ def _count(model: onnx.ModelProto) -> int:
     for node in model.graph.node:
         slot = _READERS_OF_CODES.get(node.op_type)
         name = "" if slot is None else node.input[slot]
-        if name not in tensors or tensors[name].data_type in _INDICES:
+        if name not in tensors or tensors[name].data_type not in INTEGERS:
             continue
         attributes = attributes_of(node)
         size = math.prod(tensors[name].dims)

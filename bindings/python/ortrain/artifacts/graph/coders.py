@@ -205,6 +205,8 @@ class LinearCoder:
 
     def obstacle(self, parts: Parts) -> str | None:
         """Return why a changed matrix cannot be stored in this form; None if it can."""
+        if not self.bits:
+            return "its codes are not integers of 4, 8 or 16 bits"
         if parts.zeros is None and not self.is_signed:
             return "its codes have no sign and no zero point, so they cannot represent negative weights"
         return None
@@ -232,9 +234,48 @@ class LinearCoder:
             codes = codes + self._spread(zeros, numbers.shape)
         return Parts(codes.clip(lowest, highest).astype(np.int32), scales, zeros)
 
+    def codes_of(self, values: Array, parts: Parts) -> Array:
+        """Return the codes of numbers for given scales and zero points."""
+        assert parts.scales is not None
+        codes = np.rint(
+            values.astype(np.float32) / self._spread(parts.scales.astype(np.float32), values.shape)
+        )
+        if parts.zeros is not None:
+            codes = codes + self._spread(parts.zeros.astype(np.float32), values.shape)
+        lowest = -(2 ** (self.bits - 1)) if self.is_signed else 0
+        return np.asarray(codes.clip(lowest, lowest + 2**self.bits - 1).astype(np.int32))
+
     def _is_reduced(self, codes: Array) -> bool:
         """Whether codes of 8 bits use 7 bits, as with onnxruntime's option reduce_range: some processors need that."""
         if self.bits != 8:
             return False
         wide = codes.astype(np.int32)
         return bool(np.abs(wide).max(initial=0) <= 64 if self.is_signed else wide.max(initial=0) <= 127)
+
+
+@dataclass(frozen=True)
+class RoundedCoder:
+    """Float numbers that a QuantizeLinear rounds to codes, as exports of quantization-aware training have them."""
+
+    linear: LinearCoder
+
+    @property
+    def bits(self) -> int:
+        """The number of bits of a code."""
+        return self.linear.bits
+
+    def _rounded(self, parts: Parts) -> Parts:
+        return Parts(self.linear.codes_of(parts.codes, parts), parts.scales, parts.zeros)
+
+    def decode(self, parts: Parts) -> Array:
+        """Return the rounded matrix."""
+        return self.linear.decode(self._rounded(parts))
+
+    def obstacle(self, parts: Parts) -> str | None:
+        """Return why a changed matrix cannot be stored in this form; None if it can."""
+        return self.linear.obstacle(parts)
+
+    def encode(self, values: Array, parts: Parts) -> Parts:
+        """Return the numbers, with scales and zero points for them."""
+        made = self.linear.encode(values, self._rounded(parts))
+        return Parts(np.ascontiguousarray(values, dtype=parts.codes.dtype), made.scales, made.zeros)

@@ -20,6 +20,7 @@ from ortrain.artifacts.graph.coders import (
     FloatCoder,
     LinearCoder,
     Parts,
+    RoundedCoder,
 )
 from ortrain.artifacts.graph.targets import COPIES, WEIGHTS, attributes_of
 
@@ -33,7 +34,7 @@ _OF_CODES = {
     "MatMulNBits": (1, 2, 3),
 }
 #: Types of codes: the number of bits, and whether they have a sign.
-_INTEGERS: dict[int, tuple[int, bool]] = {
+INTEGERS: dict[int, tuple[int, bool]] = {
     onnx.TensorProto.INT4: (4, True),
     onnx.TensorProto.INT8: (8, True),
     onnx.TensorProto.INT16: (16, True),
@@ -57,6 +58,8 @@ class Stored:
         The nodes between the layer and the first tensor, the one that the layer reads first.
     parts, coder
         The tensors, and their form.
+    twins : tuple of (onnx.NodeProto, int)
+        Where another node reads the scales and zero points, too.
     """
 
     layer: onnx.NodeProto
@@ -64,6 +67,7 @@ class Stored:
     copies: tuple[onnx.NodeProto, ...]
     parts: Parts
     coder: Coder
+    twins: tuple[tuple[onnx.NodeProto, int], ...] = ()
 
     @property
     def is_float(self) -> bool:
@@ -129,12 +133,15 @@ def stored_weights(model: onnx.ModelProto, node: onnx.NodeProto) -> Stored:
     if node.op_type == "DequantizeLinear":  # behind a look-up of codes
         look_up = producers[node.input[0]]
         places = [(look_up, 0), *((node, slot) for slot in (1, 2) if _has(node, slot))]
-        coder = _linear_coder(node, tensors[look_up.input[0]])
+        table = tensors[look_up.input[0]]
+        coder = _linear_coder(node, table.data_type, len(table.dims))
         return Stored(look_up, tuple(places), (), _parts(places, tensors), coder)
     reader, slot = node, WEIGHTS[node.op_type]
     copies: list[onnx.NodeProto] = []
     while reader.input[slot] not in tensors:
         source = producers.get(reader.input[slot])
+        if source is not None and _rounds(source, reader, tensors):
+            return _rounded(node, [*copies, source], tensors)
         if source is None or source.op_type not in COPIES or reader.op_type == "DequantizeLinear":
             found = "is an input" if source is None else f"{source.op_type} computes"
             raise ValueError(f"{reader.input[slot]!r}, which {found}")
@@ -142,7 +149,8 @@ def stored_weights(model: onnx.ModelProto, node: onnx.NodeProto) -> Stored:
         reader, slot = source, 0
     if reader.op_type == "DequantizeLinear":
         places = [(reader, place) for place in (0, 1, 2) if _has(reader, place)]
-        coder = _linear_coder(reader, tensors[reader.input[0]])
+        tensor = tensors[reader.input[0]]
+        coder = _linear_coder(reader, tensor.data_type, len(tensor.dims))
         return Stored(node, tuple(places), tuple(copies), _parts(places, tensors), coder)
     tensor = tensors[reader.input[slot]]
     if tensor.data_type not in _graph.FLOATING:
@@ -150,6 +158,29 @@ def stored_weights(model: onnx.ModelProto, node: onnx.NodeProto) -> Stored:
         raise ValueError(f"{tensor.name!r}, whose elements are {kind}")
     places = [(reader, slot)]
     return Stored(node, tuple(places), tuple(copies), _parts(places, tensors), FloatCoder())
+
+
+def _rounds(node: onnx.NodeProto, reader: onnx.NodeProto, tensors: dict[str, onnx.TensorProto]) -> bool:
+    """Whether a node rounds float weights to the codes that a DequantizeLinear reads."""
+    return (
+        (node.op_type, reader.op_type) == ("QuantizeLinear", "DequantizeLinear")
+        and node.input[0] in tensors
+        and node.input[1:] == reader.input[1:]
+        and node.attribute == reader.attribute
+    )
+
+
+def _rounded(
+    layer: onnx.NodeProto, copies: list[onnx.NodeProto], tensors: dict[str, onnx.TensorProto]
+) -> Stored:
+    """Return the weights of a layer whose copies end with a DequantizeLinear and a QuantizeLinear."""
+    decoder, encoder = copies[-2:]
+    places = [(encoder, 0), *((decoder, slot) for slot in (1, 2) if _has(decoder, slot))]
+    twins = [(encoder, slot) for slot in (1, 2) if _has(encoder, slot)]
+    rank = len(tensors[encoder.input[0]].dims)
+    kind = tensors[decoder.input[2]].data_type if len(places) > 2 else onnx.TensorProto.UINT8
+    coder = RoundedCoder(_linear_coder(decoder, kind, rank))
+    return Stored(layer, tuple(places), tuple(copies), _parts(places, tensors), coder, tuple(twins))
 
 
 def _has(node: onnx.NodeProto, slot: int) -> bool:
@@ -168,7 +199,7 @@ def _own_coder(node: onnx.NodeProto, parts: Parts, tensors: dict[str, onnx.Tenso
     """Return the form of the weights of a layer that reads codes."""
     attributes = attributes_of(node)
     if node.op_type == "DynamicQuantizeMatMul":
-        bits, is_signed = _INTEGERS[tensors[node.input[1]].data_type]
+        bits, is_signed = INTEGERS[tensors[node.input[1]].data_type]
         return LinearCoder(bits, is_signed, 1)
     if node.op_type == "MatMulBnb4":
         size = (int(attributes["block_size"]), int(attributes["N"]), int(attributes["K"]))
@@ -192,14 +223,13 @@ def _own_coder(node: onnx.NodeProto, parts: Parts, tensors: dict[str, onnx.Tenso
     return BlockCoder(bits, block, rows, columns, groups)
 
 
-def _linear_coder(node: onnx.NodeProto, codes: onnx.TensorProto) -> LinearCoder:
+def _linear_coder(node: onnx.NodeProto, kind: int, rank: int) -> LinearCoder:
     """Return the form of what a DequantizeLinear decodes."""
     attributes = attributes_of(node)
     axis = int(attributes.get("axis", 1))
-    bits, is_signed = _INTEGERS.get(codes.data_type, (0, True))
-    return LinearCoder(
-        bits, is_signed, axis + len(codes.dims) if axis < 0 else axis, int(attributes.get("block_size", 0))
-    )
+    bits, is_signed = INTEGERS.get(kind, (0, True))
+    block = int(attributes.get("block_size", 0))
+    return LinearCoder(bits, is_signed, axis + rank if axis < 0 else axis, block)
 
 
 def write_weights(
@@ -220,7 +250,6 @@ def write_weights(
     """
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     is_copied = any(reads[node.output[0]] > 1 for node in stored.copies)
-    places = list(stored.places)
     if stored.is_float and (is_copied or reads[stored.name] > 1):
         name = free_name(apart, _graph.names_in_use(model))
         values = stored.values_of(parts)
@@ -230,22 +259,26 @@ def write_weights(
         add_initializer(model, name, np.ascontiguousarray(values))
         stored.layer.input[WEIGHTS[stored.layer.op_type]] = name
         return
-    if is_copied:
-        places = _with_own_copies(model, stored)
-    for (node, slot), value in zip(places, (parts.codes, parts.scales, parts.zeros), strict=False):
-        assert value is not None
+    own = _with_own_copies(model, stored) if is_copied else {}
+    numbers = [parts.codes, *(part for part in (parts.scales, parts.zeros) if part is not None)]
+    read_here = Counter(node.input[slot] for node, slot in stored.places + stored.twins)
+    written: dict[str, str] = {}
+    for (node, slot), value in zip(stored.places + stored.twins, numbers + numbers[1:], strict=False):
         name = node.input[slot]
-        made = _tensor(name, tensors[name], value)
-        if is_copied or reads[name] > 1:
-            node.input[slot] = free_name(f"{name}.merged", _graph.names_in_use(model))
-            add_initializer(model, node.input[slot], made)
-        else:
-            tensors[name].CopyFrom(made)
+        if name not in written:
+            is_apart = is_copied or reads[name] > read_here[name]
+            written[name] = free_name(f"{name}.merged", _graph.names_in_use(model)) if is_apart else name
+            made = _tensor(written[name], tensors[name], value)
+            if is_apart:
+                add_initializer(model, written[name], made)
+            else:
+                tensors[name].CopyFrom(made)
+        own.get(node.output[0], node).input[slot] = written[name]
 
 
-def _with_own_copies(model: onnx.ModelProto, stored: Stored) -> list[tuple[onnx.NodeProto, int]]:
-    """Give a layer its own copies of the nodes that decode its weights; return where they read the tensors."""
-    nodes = model.graph.node
+def _with_own_copies(model: onnx.ModelProto, stored: Stored) -> dict[str, onnx.NodeProto]:
+    """Give a layer its own copies of the nodes that decode its weights; return them by the results of the given nodes."""
+    nodes, made = model.graph.node, {}
     reader, slot = stored.layer, WEIGHTS[stored.layer.op_type]
     for node in stored.copies:
         place = next(i for i, other in enumerate(nodes) if other.output[0] == reader.output[0])
@@ -256,7 +289,8 @@ def _with_own_copies(model: onnx.ModelProto, stored: Stored) -> list[tuple[onnx.
         reader.input[slot] = own.output[0]
         nodes.insert(place, own)
         reader, slot = nodes[place], 0
-    return [(reader, place) for _, place in stored.places]
+        made[node.output[0]] = reader
+    return made
 
 
 def _tensor(name: str, like: onnx.TensorProto, value: Array) -> onnx.TensorProto:
