@@ -607,6 +607,8 @@ def test_codes_that_other_layers_read_stay(target: str, rounded: bool, tmp_path:
         found = {t.name: numpy_helper.to_array(t) for t in done.model.graph.initializer}
         for tensor in model.graph.initializer:
             np.testing.assert_array_equal(found[tensor.name], numpy_helper.to_array(tensor))
+        added = {name for name in found if name not in {tensor.name for tensor in model.graph.initializer}}
+        assert added == {"embed.weight_q.merged", "embed.weight_scale.merged"}  # zero points did not change
     before, after, base = (run(each, x) for each in (inside, done.model, model))
     assert np.abs(after - before).max() < 0.1 * np.abs(before - base).max()
 

@@ -266,13 +266,13 @@ def write_weights(
     for (node, slot), value in zip(stored.places + stored.twins, numbers + numbers[1:], strict=False):
         name = node.input[slot]
         if name not in written:
-            is_apart = is_copied or reads[name] > read_here[name]
-            written[name] = free_name(f"{name}.merged", _graph.names_in_use(model)) if is_apart else name
-            made = _tensor(written[name], tensors[name], value)
-            if is_apart:
-                add_initializer(model, written[name], made)
-            else:
+            written[name] = name
+            made = _tensor(name, tensors[name], value)
+            if not is_copied and reads[name] <= read_here[name]:
                 tensors[name].CopyFrom(made)
+            elif not np.array_equal(array_of(made), array_of(tensors[name])):  # layers may share zero points
+                written[name] = free_name(f"{name}.merged", _graph.names_in_use(model))
+                add_initializer(model, written[name], made)
         own.get(node.output[0], node).input[slot] = written[name]
 
 
