@@ -13,6 +13,7 @@ import onnx
 from ortrain import _graph
 from ortrain._files.weights import array_of
 from ortrain._graph.initializers import add_initializer, free_name
+from ortrain._support.counts import counted
 from ortrain.artifacts.graph.coders import (
     BlockCoder,
     CodebookCoder,
@@ -207,7 +208,7 @@ def _own_coder(node: onnx.NodeProto, parts: Parts, tensors: dict[str, onnx.Tenso
     bits = int(attributes.get("bits", 4))
     if parts.codes.dtype != np.uint8 or bits not in (2, 4, 8):
         raise ValueError(
-            f"{node.input[WEIGHTS[node.op_type]]!r}, codes of {bits} bits in {parts.codes.dtype}"
+            f"{node.input[WEIGHTS[node.op_type]]!r}, codes of {counted(bits, 'bit')} in {parts.codes.dtype}"
         )
     if node.op_type == "GatherBlockQuantized":
         if parts.codes.ndim != 2:
