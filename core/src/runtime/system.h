@@ -127,6 +127,9 @@ ArmInstructions arm_instructions();
 bool ask_for_tile_registers();
 // Binds this thread to processors, by number. Numbers that the machine lacks are ignored.
 void bind_thread(std::span<const int> processors);
+// Whether a thread holds a lock while it destroys its thread_local variables that other threads need before
+// they can start or end. It must not wait for them there.
+bool locks_when_threads_end();
 // Sleeps while the word has this value. `wake` wakes those who sleep on it, after the word was changed.
 void sleep_while(std::atomic<uint32_t>& word, uint32_t value);
 void wake(std::atomic<uint32_t>& word);

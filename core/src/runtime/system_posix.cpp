@@ -193,6 +193,8 @@ bool ask_for_tile_registers() {
 #endif
 }
 
+bool locks_when_threads_end() { return false; }
+
 void bind_thread([[maybe_unused]] std::span<const int> processors) {
 #if defined(__linux__)
   cpu_set_t set;

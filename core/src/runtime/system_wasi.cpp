@@ -61,6 +61,7 @@ int processors() { return 1; }
 ArmInstructions arm_instructions() { return {}; }
 bool ask_for_tile_registers() { return false; }
 void bind_thread(std::span<const int>) {}
+bool locks_when_threads_end() { return false; }
 void sleep_while(std::atomic<uint32_t>& word, uint32_t value) { word.wait(value, std::memory_order_acquire); }
 void wake(std::atomic<uint32_t>& word) { word.notify_all(); }
 

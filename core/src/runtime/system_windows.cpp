@@ -370,6 +370,8 @@ void bind_thread(std::span<const int> processors) {
                           mask);  // without these processors, the thread stays where it was
 }
 
+bool locks_when_threads_end() { return true; }  // the loader's lock
+
 void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
   while (word.load(std::memory_order_acquire) == value)
     ::WaitOnAddress(&word, &value, sizeof value, INFINITE);

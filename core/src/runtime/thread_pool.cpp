@@ -156,7 +156,9 @@ class Pool {
  public:
   // Without functions, its threads are those of the C++ library.
   explicit Pool(ThreadFunctions functions = {}) : functions_(std::move(functions)) {}
-  ~Pool();
+  ~Pool();  // waits until the workers have ended
+  // Tells the workers to end. The last one deletes the pool.
+  void abandon();
   // Makes threads for regions of `parts` parts, or as many of them as the system allows.
   void grow(int parts);
   // Offers the parts from 1 on to the workers. Returns in how many parts the work is done.
@@ -189,9 +191,12 @@ class Pool {
   void wait_for_work(Worker& me);
   void offer(Worker& to);
   void await(Worker& of);
+  void stop(Worker& worker);
+  void leave();
 
   const ThreadFunctions functions_;
-  std::atomic<bool> in_region_{false};            // of some thread, if functions made the workers
+  std::atomic<int> users_{1};           // the owner, and the workers that have a thread of the C++ library
+  std::atomic<bool> in_region_{false};  // of some thread, if functions made the workers
   std::vector<std::unique_ptr<Worker>> workers_;  // of part i + 1
   // The region. Written by the caller while no worker has a part.
   regions::Work work_ = nullptr;
@@ -241,20 +246,41 @@ struct Owner {
   Pool* pool = nullptr;
   ~Owner() {
     // A program may end inside of a region; the threads are then in their parts.
-    if (!here.inside) delete pool;
+    if (pool && !here.inside) {
+      if (system::locks_when_threads_end())
+        pool->abandon();
+      else
+        delete pool;
+    }
     pool = nullptr;
   }
 };
 thread_local Owner own;
 
+void Pool::stop(Worker& worker) {
+  if (worker.state.exchange(kStop) == kAsleep) system::wake(worker.state);
+}
+
 Pool::~Pool() {
   for (const auto& worker : workers_) {
-    if (worker->state.exchange(kStop) == kAsleep) system::wake(worker->state);
+    stop(*worker);
     if (worker->handle != nullptr)
       functions_.join(worker->handle);
     else if (worker->thread.joinable())
       worker->thread.join();
   }
+}
+
+void Pool::abandon() {
+  for (const auto& worker : workers_) {
+    if (worker->thread.joinable()) worker->thread.detach();
+    stop(*worker);
+  }
+  leave();
+}
+
+void Pool::leave() {
+  if (users_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
 }
 
 // glibc ends the process if it finds no memory for the variables of a thread when they are first used. So a
@@ -285,7 +311,12 @@ void Pool::grow(int parts) {
                 ", expected a handle that is not null");
       } else {
         ::operator delete(::operator new(kFirstUse));
-        worker.thread = std::thread(begin, &worker);
+        worker.thread = std::thread([&worker, begin] {
+          Pool* const pool = worker.pool;
+          begin(&worker);
+          pool->leave();
+        });
+        users_.fetch_add(1, std::memory_order_relaxed);
         while (!worker.started.load(std::memory_order_acquire)) std::this_thread::yield();
       }
     } catch (const std::system_error&) {
