@@ -2,6 +2,7 @@ using System;
 using System.Collections.Generic;
 using System.IO;
 using System.Linq;
+using System.Text;
 using Microsoft.ML.OnnxRuntime;
 using Microsoft.ML.OnnxRuntime.Tensors;
 using NUnit.Framework;
@@ -96,6 +97,13 @@ public class ErrorTests
         var error = Assert.Throws<ArgumentException>(() => state.AddProperty("a\0b", 1L));
         Assert.That(error.ParamName, Is.EqualTo("propertyName"));
         StringAssert.Contains("position 1", error.Message);
+    }
+
+    [Test]
+    public void TextsAndPathsWithHalfACharacterAreRefused()
+    {
+        Assert.Throws<EncoderFallbackException>(() => state.AddProperty("a\uD800", 1L));
+        Assert.Throws<EncoderFallbackException>(() => CheckpointState.LoadCheckpoint("a\uD800"));
     }
 
     [Test]

@@ -246,6 +246,37 @@ public class TrainingTests
     }
 
     [Test]
+    public void PathsMayBeInAnyLanguage()
+    {
+        var fixture = new Fixture("mlp_adamw");
+        string folder = Path.Combine(Fixture.NewFolder(), "modèle-日本-\U0001D11E");
+        Directory.CreateDirectory(folder);
+        Func<string, string> pathOf = file => Path.Combine(folder, file);
+        string[] names = { "checkpoint", "training_model.onnx", "eval_model.onnx", "optimizer_model.onnx" };
+        foreach (string name in names)
+        {
+            File.Copy(fixture.PathOf(name), pathOf("ü-" + name));
+        }
+        using (CheckpointState state = CheckpointState.LoadCheckpoint(pathOf("ü-checkpoint")))
+        using (var session = new TrainingSession(
+            state, pathOf("ü-training_model.onnx"), pathOf("ü-eval_model.onnx"), pathOf("ü-optimizer_model.onnx")))
+        {
+            float loss = Step(session, fixture, 0, Way.Values);
+            Assert.That(loss, Is.EqualTo(fixture.Numbers("train_losses")[0]).Within(1e-4f));
+            CheckpointState.SaveCheckpoint(state, pathOf("état"), true);
+            session.ExportModelForInferencing(pathOf("exporté.onnx"), new[] { "output" });
+        }
+        CheckpointState.LoadCheckpoint(pathOf("état")).Dispose();
+        new InferenceSession(pathOf("exporté.onnx")).Dispose();
+        Assert.That(
+            Directory.GetFiles(folder).Select(Path.GetFileName).OrderBy(name => name, StringComparer.Ordinal),
+            Is.EqualTo(names.Select(name => "ü-" + name).Concat(new[] { "exporté.onnx", "état" })
+                .OrderBy(name => name, StringComparer.Ordinal)));
+        var error = Assert.Throws<OnnxRuntimeException>(() => CheckpointState.LoadCheckpoint(pathOf("fehlt-ß")));
+        StringAssert.Contains(pathOf("fehlt-ß"), error.Message);
+    }
+
+    [Test]
     public void TheSameSeedGivesTheSameRun()
     {
         Assert.That(Seeded(7), Is.EqualTo(Seeded(7)));

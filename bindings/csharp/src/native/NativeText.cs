@@ -16,6 +16,7 @@ namespace Microsoft.ML.OnnxRuntime
 
         // A string that is not valid UTF-16 is rejected rather than changed.
         internal static readonly UTF8Encoding Strict = new UTF8Encoding(false, true);
+        private static readonly UnicodeEncoding StrictWide = new UnicodeEncoding(false, false, true);
 
         private static readonly bool PathsAreWide = RuntimeInformation.IsOSPlatform(OSPlatform.Windows);
 
@@ -47,7 +48,7 @@ namespace Microsoft.ML.OnnxRuntime
                 return Utf8(path, name);
             }
             Check(path, name);
-            return Encoding.Unicode.GetBytes(path + "\0");
+            return StrictWide.GetBytes(path + "\0");
         }
 
         /// <summary>A path in the encoding of the file system; null for null.</summary>
