@@ -1,6 +1,9 @@
 """How a program in each language is compiled against the library under test, and run.
 
 If the compiler or the built library of a language is missing, `Missing` is raised, which says what to do about it.
+
+Two environment variables select other compilers. With ORTRAIN_WINDOWS, the build folder of ortrain.dll, programs in C, C++ and C#
+are compiled for Windows and run in Wine. With ORTRAIN_DOTNET, a folder that tests/dotnet/run.sh filled, C# runs on .NET.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from typing import NoReturn
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+WINDOWS = Path(os.environ["ORTRAIN_WINDOWS"]).resolve() if "ORTRAIN_WINDOWS" in os.environ else None
+DOTNET = Path(os.environ["ORTRAIN_DOTNET"]).resolve() if "ORTRAIN_DOTNET" in os.environ else None
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 
 
@@ -118,6 +123,37 @@ def compile_csharp(sources: Sequence[Path], target: Path) -> Program:
     )
 
 
+def compile_for_dotnet(sources: Sequence[Path], target: Path) -> Program:
+    assert DOTNET is not None
+    folder = target.parent / f"{target.name}_dotnet"  # with all that the program loads
+    shutil.copytree(DOTNET / "csharp", folder)
+    compile_script = [ROOT / "scripts/dotnet_mcs.sh", DOTNET]
+    assembly, program = folder / "Microsoft.ML.OnnxRuntime.dll", folder / "Program.dll"
+    call_compiler([*compile_script, f"-r:{assembly}", f"-out:{program}", *sources])
+    # .NET collects garbage when it has the size of the processor's cache, which hides leaks; here at 1 MiB (in hexadecimal).
+    return Program([str(DOTNET / "run"), str(program)], {"COMPlus_GCgen0size": "100000"})
+
+
+def compile_for_windows(options: Sequence[str], sources: Sequence[Path], target: Path) -> Program:
+    assert WINDOWS is not None
+    compiler = WINDOWS.parent / "zig/bin/clang++-x86_64-windows-gnu"
+    headers = [*WARNINGS, f"-I{ROOT / 'core/include'}"]
+    program = target.with_suffix(".exe")
+    call_compiler(
+        [compiler, *options, *headers, *sources, "-x", "none", WINDOWS / "ortrain.lib", "-o", program]
+    )
+    shutil.copy(WINDOWS / "ortrain.dll", target.parent)
+    return Program([tool("wine", "wine"), str(program)])
+
+
+def compile_c_for_windows(sources: Sequence[Path], target: Path) -> Program:
+    return compile_for_windows(["-x", "c", "-std=c11", "-O2"], sources, target)
+
+
+def compile_cpp_for_windows(sources: Sequence[Path], target: Path) -> Program:
+    return compile_for_windows(["-std=c++17", "-O2"], sources, target)
+
+
 def objc_options(counted: bool = False) -> list[str]:
     """The compiler options of an Objective-C source, with or without automatic reference counting.
 
@@ -172,6 +208,15 @@ COMPILERS: dict[str, tuple[str, Callable[[Sequence[Path], Path], Program]]] = {
     "swift": (".swift", compile_swift),
 }
 """By language: the suffix of its sources, and the function that compiles sources into a program."""
+
+if DOTNET is not None:
+    COMPILERS["csharp"] = (".cs", compile_for_dotnet)
+if WINDOWS is not None:
+    COMPILERS = {
+        "c": (".c", compile_c_for_windows),
+        "cpp": (".cpp", compile_cpp_for_windows),
+        "csharp": (".cs", compile_for_dotnet),
+    }
 
 
 def skip_or_fail(language: str, why: Missing) -> NoReturn:

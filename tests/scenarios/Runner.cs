@@ -557,6 +557,11 @@ public sealed partial class Runner
         GC.Collect();
         GC.WaitForPendingFinalizers();
         GC.Collect();
+        if (RuntimeInformation.IsOSPlatform(OSPlatform.Windows))
+        {
+            Write("resident " + Environment.WorkingSet / 1024);
+            return;
+        }
         string status = File.ReadAllLines("/proc/self/status")
             .First(entry => entry.StartsWith("VmRSS:", StringComparison.Ordinal));
         Write("resident " + status.Split(new[] { ' ', '\t' }, StringSplitOptions.RemoveEmptyEntries)[1]);

@@ -7,6 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#ifdef _WIN32
+#include <fcntl.h>
+#include <io.h>
+#include <windows.h>
+
+#include <psapi.h>
+#endif
 
 #include "onnxruntime_training_c_api.h"
 #include "ortrain_c_api.h"
@@ -336,8 +343,23 @@ static void log_float(const char* what, float value) {
 static void log_int64(const char* what, int64_t value) { write_log("%s %" PRId64 "\n", what, value); }
 static void log_string(const char* what, const char* value) { write_log("%s %s\n", what, value); }
 
+/* A path in the form that the library takes, valid until the fourth call after this one. */
+static const ORTCHAR_T* path_of(const char* path) {
+#ifdef _WIN32
+  static wchar_t wide[4][1024];
+  static size_t next;
+  wchar_t* result = wide[next++ % 4];
+  if (MultiByteToWideChar(CP_UTF8, 0, path, -1, result, 1024) == 0) stop("the path %s is too long", path);
+  return result;
+#else
+  return path;
+#endif
+}
+
 /* A path; none for `-`. */
-static const char* optional(const char* path) { return strcmp(path, "-") == 0 ? NULL : path; }
+static const ORTCHAR_T* path_or_none(const char* path) {
+  return strcmp(path, "-") == 0 ? NULL : path_of(path);
+}
 
 struct tensors {
   OrtValue* values[kTokens];
@@ -460,13 +482,20 @@ static OrtStatus* command_log(int count, char** arguments) {
 static OrtStatus* command_resident(int count, char** arguments) {
   (void)count;
   (void)arguments;
+  long kib = -1;
+#ifdef _WIN32
+  PROCESS_MEMORY_COUNTERS memory;
+  if (!GetProcessMemoryInfo(GetCurrentProcess(), &memory, sizeof memory))
+    stop("cannot read the size of the memory");
+  kib = (long)(memory.WorkingSetSize / 1024);
+#else
   FILE* file = fopen("/proc/self/status", "r");
   if (file == NULL) stop("cannot open /proc/self/status");
   char line[256];
-  long kib = -1;
   while (kib < 0 && fgets(line, sizeof line, file) != NULL)
     if (sscanf(line, "VmRSS: %ld", &kib) != 1) kib = -1;
   fclose(file);
+#endif
   write_log("resident %ld\n", kib);
   return NULL;
 }
@@ -620,6 +649,9 @@ int main(int argc, char** argv) {
     fprintf(stderr, "usage: %s SCRIPT DATA OUT\n", argv[0]);
     return 1;
   }
+#ifdef _WIN32
+  _setmode(_fileno(stdout), _O_BINARY); /* lines end in \n on every system */
+#endif
   script_path = argv[1];
   data_folder = argv[2];
   out_folder = argv[3];

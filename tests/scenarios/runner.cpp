@@ -5,16 +5,26 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
+#ifdef _WIN32
+#define NOMINMAX
+#include <fcntl.h>
+#include <io.h>
+#include <windows.h>
+
+#include <psapi.h>
+#endif
 
 #include "onnxruntime_training_cxx_api.h"
 
@@ -270,9 +280,14 @@ class Runner {
     return text == yes;
   }
 
+  /** A path in the form that the library takes. */
+  static std::filesystem::path::string_type path_of(const std::string& text) {
+    return std::filesystem::u8path(text).native();
+  }
+
   /** A path; none for `-`. */
-  static std::optional<std::string> optional(const std::string& text) {
-    return text == "-" ? std::nullopt : std::optional<std::string>(text);
+  static std::optional<std::filesystem::path::string_type> path_or_none(const std::string& text) {
+    return text == "-" ? std::nullopt : std::optional(path_of(text));
   }
 
   /** The tensors from a token on. */
@@ -354,9 +369,16 @@ class Runner {
   }
 
   void resident() const {
+#ifdef _WIN32
+    PROCESS_MEMORY_COUNTERS memory;
+    if (!GetProcessMemoryInfo(GetCurrentProcess(), &memory, sizeof memory))
+      stop("cannot read the size of the memory");
+    log("resident " + std::to_string(memory.WorkingSetSize / 1024));
+#else
     std::ifstream status("/proc/self/status");
     for (std::string line; std::getline(status, line);)
       if (line.compare(0, 6, "VmRSS:") == 0) log("resident " + std::to_string(std::stol(line.substr(6))));
+#endif
   }
 
   void measure(const Arguments& arguments) {
@@ -524,5 +546,8 @@ int main(int argc, char** argv) {
     std::cerr << "usage: " << argv[0] << " SCRIPT DATA OUT\n";
     return 1;
   }
+#ifdef _WIN32
+  _setmode(_fileno(stdout), _O_BINARY);  // lines end in \n on every system
+#endif
   return Runner(argv[2], argv[3]).run(argv[1]) ? 0 : 1;
 }

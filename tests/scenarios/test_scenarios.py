@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from languages import COMPILERS, Missing, Program, skip_or_fail
+from languages import COMPILERS, WINDOWS, Missing, Program, skip_or_fail
 from onnx import numpy_helper
 from ortrain.api import CheckpointState
 from scenario_data import (
@@ -34,7 +34,7 @@ from scenario_data import (
 )
 
 HERE = Path(__file__).resolve().parent
-LANGUAGES = ["python", *COMPILERS]
+LANGUAGES = [*([] if WINDOWS else ["python"]), *COMPILERS]
 RUNNERS = {
     "python": ["runner.py"],
     "c": ["runner.c"],

@@ -10,7 +10,7 @@ static OrtStatus* command_seed(int count, char** arguments) {
 static OrtStatus* command_load(int count, char** arguments) {
   (void)count;
   OrtCheckpointState* result = NULL;
-  TRY(training->LoadCheckpoint(arguments[1], &result));
+  TRY(training->LoadCheckpoint(path_of(arguments[1]), &result));
   keep(arguments[0], kState, result);
   return NULL;
 }
@@ -32,7 +32,7 @@ static OrtStatus* command_session(int count, char** arguments) {
   OrtSessionOptions* options = NULL;
   must(ort->CreateSessionOptions(&options));
   OrtTrainingSession* result = NULL;
-  OrtStatus* status = training->CreateTrainingSession(env, options, state_of(arguments[1]), arguments[2], optional(arguments[3]), optional(arguments[4]), &result);
+  OrtStatus* status = training->CreateTrainingSession(env, options, state_of(arguments[1]), path_of(arguments[2]), path_or_none(arguments[3]), path_or_none(arguments[4]), &result);
   ort->ReleaseSessionOptions(options);
   TRY(status);
   keep(arguments[0], kSession, result);
@@ -328,14 +328,14 @@ static OrtStatus* command_update_parameter(int count, char** arguments) {
 
 static OrtStatus* command_save(int count, char** arguments) {
   (void)count;
-  TRY(training->SaveCheckpoint(state_of(arguments[0]), arguments[1], flag(arguments[2], "with", "without")));
+  TRY(training->SaveCheckpoint(state_of(arguments[0]), path_of(arguments[1]), flag(arguments[2], "with", "without")));
   return NULL;
 }
 
 static OrtStatus* command_export(int count, char** arguments) {
   (void)count;
   OrtTrainingSession* object = session_of(arguments[0]);
-  TRY(training->ExportModelForInferencing(object, arguments[1], (size_t)count - 2, (const char* const*)&arguments[2]));
+  TRY(training->ExportModelForInferencing(object, path_of(arguments[1]), (size_t)count - 2, (const char* const*)&arguments[2]));
   return NULL;
 }
 
@@ -344,7 +344,7 @@ static OrtStatus* command_model(int count, char** arguments) {
   OrtSessionOptions* options = NULL;
   must(ort->CreateSessionOptions(&options));
   OrtSession* result = NULL;
-  OrtStatus* status = ort->CreateSession(env, arguments[1], options, &result);
+  OrtStatus* status = ort->CreateSession(env, path_of(arguments[1]), options, &result);
   ort->ReleaseSessionOptions(options);
   TRY(status);
   keep(arguments[0], kModel, result);

@@ -4,7 +4,7 @@
 
 inline void Runner::command_seed(const Arguments& a) { Ort::SetSeed(read_integer(a[0])); }
 inline void Runner::command_load(const Arguments& a) {
-  keep(a[0], Ort::CheckpointState::LoadCheckpoint(a[1]));
+  keep(a[0], Ort::CheckpointState::LoadCheckpoint(path_of(a[1])));
 }
 
 inline void Runner::command_load_buffer(const Arguments& a) {
@@ -13,7 +13,7 @@ inline void Runner::command_load_buffer(const Arguments& a) {
 }
 
 inline void Runner::command_session(const Arguments& a) {
-  keep(a[0], Ort::TrainingSession(env_, Ort::SessionOptions(), state(a[1]), a[2], optional(a[3]), optional(a[4])));
+  keep(a[0], Ort::TrainingSession(env_, Ort::SessionOptions(), state(a[1]), path_of(a[2]), path_or_none(a[3]), path_or_none(a[4])));
 }
 
 inline void Runner::command_train_input_names(const Arguments& a) {
@@ -159,15 +159,15 @@ inline void Runner::command_update_parameter(const Arguments& a) {
 }
 
 inline void Runner::command_save(const Arguments& a) {
-  Ort::CheckpointState::SaveCheckpoint(state(a[0]), a[1], flag(a[2], "with", "without"));
+  Ort::CheckpointState::SaveCheckpoint(state(a[0]), path_of(a[1]), flag(a[2], "with", "without"));
 }
 
 inline void Runner::command_export(const Arguments& a) {
-  session(a[0]).ExportModelForInferencing(a[1], std::vector<std::string>(a.begin() + 2, a.end()));
+  session(a[0]).ExportModelForInferencing(path_of(a[1]), std::vector<std::string>(a.begin() + 2, a.end()));
 }
 
 inline void Runner::command_model(const Arguments& a) {
-  keep(a[0], Ort::Session(env_, a[1].c_str(), Ort::SessionOptions()));
+  keep(a[0], Ort::Session(env_, path_of(a[1]).c_str(), Ort::SessionOptions()));
 }
 
 inline void Runner::command_model_buffer(const Arguments& a) {
