@@ -4,8 +4,8 @@ PYTHON := $(VENV)/bin/python
 BUILD ?= build
 # Release, or Development, which compiles in less time and runs slower (CMakeLists.txt). These goals build for development if
 # no other goal is given.
-IN_DEVELOPMENT = demo test test-cpp test-csharp test-objc test-swift test-python test-browser test-arm64 test-windows cpp csharp objc swift docs \
-  check-clang
+IN_DEVELOPMENT = demo test test-cpp test-csharp test-objc test-swift test-python test-browser test-arm64 test-windows \
+  test-windows-csharp test-dotnet cpp csharp objc swift docs check-clang
 export BUILD_TYPE ?= $(if $(filter-out $(IN_DEVELOPMENT),$(MAKECMDGOALS)),Release,Development)
 JOBS ?= $(shell nproc)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
@@ -357,7 +357,8 @@ test-musl: setup replay ## Compile the operators of one recorded run for Linux w
 
 WINDOWS = $(BUILD)/windows$(patsubst %,-release,$(filter Release,$(BUILD_TYPE)))
 # Wine stores its registry and drives in a folder, and prints many messages that do not concern the tests.
-WINE = WINEPREFIX=$(abspath $(BUILD))/wine WINEDEBUG=-all wine
+WINE_SETTINGS = WINEPREFIX=$(abspath $(BUILD))/wine WINEDEBUG=-all
+WINE = $(WINE_SETTINGS) wine
 # WINDOWS_OPERATORS: models and operators, as in MODELS of `make small`; if empty, all operators and the older training API.
 .PHONY: windows
 windows: setup ## Cross-compile ortrain.dll for Windows on x86-64, and install it with headers and licences into build/windows-release/package
@@ -378,7 +379,26 @@ test-windows: windows replay ## Cross-compile for Windows, and run the C and C++
 	$(WINE) $(WINDOWS)/replay.exe tests/data/fixtures $(BUILD)/replay $(FIXTURES)
 	$(WINE) $(WINDOWS)/replay_instruction_sets.exe tests/data/fixtures $(BUILD)/replay $(FIXTURES)
 	$(WINE) $(WINDOWS)/test_instructions.exe
-	WINEPREFIX=$(abspath $(BUILD))/wine WINEDEBUG=-all ctest --test-dir $(WINDOWS) --output-on-failure
+	$(WINE_SETTINGS) ctest --test-dir $(WINDOWS) --output-on-failure
+
+# C# on .NET, which PyPI's package dotnetcore2 contains. The programs are compiled with Mono's compiler.
+DOTNET_LINUX = $(BUILD)/dotnet-linux
+DOTNET_WINDOWS = $(BUILD)/dotnet-windows
+DOTNET_PACKAGES = mono-mcs libnunit-framework2.6.3-cil
+WINDOWS_SCENARIOS = ORTRAIN_REQUIRE=c,cpp,csharp ORTRAIN_WINDOWS=$(WINDOWS) ORTRAIN_DOTNET=$(DOTNET_WINDOWS)
+.PHONY: test-windows-csharp
+test-windows-csharp: install windows ## Run the C# tests on .NET for Windows under Wine, and the scenarios in C, C++ and C#, with ortrain.dll
+	@scripts/install_missing.sh wine wine64 $(DOTNET_PACKAGES)
+	scripts/dotnet_runtime.sh $(VENV) $(DOTNET_WINDOWS) win_amd64
+	$(WINE_SETTINGS) tests/dotnet/run.sh $(PYTHON) $(DOTNET_WINDOWS) $(WINDOWS)/ortrain.dll
+	$(WINE_SETTINGS) $(WINDOWS_SCENARIOS) $(PYTHON) -m pytest -q tests/scenarios
+
+.PHONY: test-dotnet
+test-dotnet: install ## Run the C# tests and the scenarios in C# on .NET for Linux instead of Mono
+	@scripts/install_missing.sh $(DOTNET_PACKAGES)
+	scripts/dotnet_runtime.sh $(VENV) $(DOTNET_LINUX) manylinux1_x86_64
+	tests/dotnet/run.sh $(PYTHON) $(DOTNET_LINUX) $$($(LIBRARY_FOLDER))/libortrain.so
+	ORTRAIN_REQUIRE=csharp ORTRAIN_DOTNET=$(DOTNET_LINUX) $(PYTHON) -m pytest -q tests/scenarios -k csharp
 
 # A wheel of the library of `make windows`, and a Python for Windows.
 WINDOWS_PYTHON = $(abspath $(BUILD))/windows-python
