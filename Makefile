@@ -19,7 +19,7 @@ export CXX  # one name for the compiler in all builds, so that they share the ca
 
 .PHONY: help
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # These goals need only the packages for building and for the demo.
 ONLY_BUILD = demo install native small
