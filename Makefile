@@ -5,7 +5,7 @@ BUILD ?= build
 # Release, or Development, which compiles in less time and runs slower (CMakeLists.txt). These goals build for development if
 # no other goal is given.
 IN_DEVELOPMENT = demo test test-cpp test-csharp test-objc test-swift test-python test-browser test-arm64 test-windows \
-  test-windows-csharp test-dotnet cpp csharp objc swift docs check-clang
+  test-windows-csharp test-windows-python test-dotnet cpp csharp objc swift docs check-clang
 export BUILD_TYPE ?= $(if $(filter-out $(IN_DEVELOPMENT),$(MAKECMDGOALS)),Release,Development)
 JOBS ?= $(shell nproc)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
@@ -412,7 +412,7 @@ wheel-windows: windows ## Cross-compile a wheel for Windows on x86-64 into dist
 test-windows-python: wheel-windows ## Install the wheel for Windows, and run the recorded runs, a case of each operator and the command line under Wine
 	@scripts/install_missing.sh wine wine64
 	scripts/test_foreign_wheel.sh $(PYTHON) dist/ortrain-*-win_amd64.whl $(abspath $(BUILD))/windows-wheel win_amd64 \
-	  env WINEPREFIX=$(abspath $(BUILD))/wine WINEDEBUG=-all WINEDLLOVERRIDES=ucrtbase=n,b wine $(WINDOWS_PYTHON)/python.exe
+	  env $(WINE_SETTINGS) WINEDLLOVERRIDES=ucrtbase=n,b wine $(WINDOWS_PYTHON)/python.exe
 
 MACOS = $(BUILD)/macos$(patsubst %,-release,$(filter Release,$(BUILD_TYPE)))
 # MACOS_OPERATORS: as WINDOWS_OPERATORS.

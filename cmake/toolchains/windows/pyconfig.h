@@ -1,5 +1,5 @@
-/* What the headers of CPython need to know of Windows on x86-64. scripts/windows_python.sh uses this file where Windows' own pyconfig.h is
-   missing, because another system compiles the module. */
+/* What the headers of CPython need to know of Windows on x86-64. scripts/windows_python.sh uses this file
+   where Windows' own pyconfig.h is missing, because another system compiles the module. */
 #ifndef Py_CONFIG_H
 #define Py_CONFIG_H
 #define MS_WIN32
