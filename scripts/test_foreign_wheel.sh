@@ -39,7 +39,7 @@ emulated -m tests.replay.operators
 emulated -m tests.replay.digits train "$folder/digits.npz" "$folder/digits"
 "$python" -m tests.replay.digits check "$folder/digits.npz" "$folder/digits"
 
-# As a user goes on after the demo.
+# The commands that a user types after the demo.
 rm -rf "$folder/demo"
 emulated -m ortrain doctor
 emulated -m ortrain demo --out "$folder/demo" --epochs 2

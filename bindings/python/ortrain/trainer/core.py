@@ -64,6 +64,15 @@ def _existing(folder: Path, of_a_model: Mapping[str, Any]) -> Path:
     return folder
 
 
+def _folder_for_artifacts(given: StrPath | None) -> tuple[Path, tempfile.TemporaryDirectory[str] | None]:
+    """Return the given folder, or a temporary one with its owner."""
+    if given is not None:
+        return Path(given), None
+    # Windows does not remove files that a session maps, so a session must be dropped before the folder.
+    temporary = tempfile.TemporaryDirectory(prefix="ortrain-", ignore_cleanup_errors=True)
+    return Path(temporary.name), temporary
+
+
 def _check(
     learning_rate: float | None,
     accumulate: int,
@@ -276,17 +285,14 @@ class Trainer(Caching):
             _check_private(loss, optimizer, accumulate, mixes, qat, rehearsal, sample_weight)
         recipe = {"clip": clip, "weight_decay": weight_decay, "param_groups": param_groups, "ema": ema}
         of_a_model: dict[str, Any] = {"args": args, "head": head, "adapter": adapter, "qat": qat}
-        temporary: tempfile.TemporaryDirectory[str] | None = None
+        temporary = None
         if isinstance(model, (str, os.PathLike)) and Path(model).is_dir():
             folder = _existing(Path(model), {**of_a_model, **recipe, "sample_weight": sample_weight or None})
             check_mezo(folder, optimizer)
         else:
             from ortrain.trainer.creation import make_artifacts, with_settings  # needs onnx
 
-            if artifact_directory is None:
-                temporary = tempfile.TemporaryDirectory(prefix="ortrain-", ignore_cleanup_errors=True)
-                artifact_directory = temporary.name
-            folder = Path(artifact_directory)
+            folder, temporary = _folder_for_artifacts(artifact_directory)
             block = with_settings(optimizer, recipe)
             of_a_model |= {"batch": batch, "weighted": sample_weight, "soft_targets": mixes}
             of_a_model["mezo"] = mezo_of(optimizer)
@@ -311,8 +317,7 @@ class Trainer(Caching):
         self._is_quantized = any(name.startswith(RANGE) for name, _ in self.state.parameters)
         self._feature_cache = FeatureCache() if feature_cache is True else feature_cache or None
         self.outputs = list(outputs) if outputs is not None else self._eval_outputs[1:]
-        # The last attribute, because Python drops attributes in order: Windows does not remove files that a session maps.
-        self._temporary = temporary
+        self._temporary = temporary  # the last attribute: Python drops them in order (_folder_for_artifacts)
 
     def fit(
         self,
