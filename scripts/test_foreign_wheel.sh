@@ -32,7 +32,9 @@ emulated() { PYTHONPATH=$folder/site "${foreign[@]}" "$@" </dev/null 2>&1 | cat;
 emulated -c 'import platform, ortrain
 print(f"wheel: Python {platform.python_version()}, {platform.system()} on {platform.machine()}, {ortrain.__file__}")'
 emulated tests/replay/with_package.py
-if [[ ${platforms[*]} == *win_amd64* ]]; then emulated tests/windows/locales.py; fi
+if [[ ${platforms[*]} == *win_amd64* ]]; then
+  for test in tests/windows/*.py; do emulated "$test"; done
+fi
 "$python" -c 'from tests.node_cases import node_cases; node_cases()'  # writes the file that is read below
 emulated -m tests.replay.operators
 "$python" -m tests.replay.digits save "$folder/digits.npz"

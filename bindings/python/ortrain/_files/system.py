@@ -1,4 +1,4 @@
-"""What differs between operating systems for files, memory and the processor. Each system has its module.
+"""What differs between operating systems for files, memory, the processor and output. Each system has its module.
 
 The functions do what those of the core do (``core/src/runtime/system.h``), with the same locks: the core and this package
 recognize each other's temporary files.
@@ -12,6 +12,7 @@ recognize each other's temporary files.
 - ``sync_folder(folder)`` makes new names in a folder durable, where the file system can.
 - ``memory_in_use()`` returns the bytes of memory that the process has, None if the system does not say.
 - ``processor_features()`` returns the instruction sets of the processor that the system can tell, with Linux' names.
+- ``use_utf8_in_pipes()`` lets a program write UTF-8 to files and pipes as standard output; terminals have their encoding.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if sys.platform == "win32":
         replace,
         set_mode,
         sync_folder,
+        use_utf8_in_pipes,
     )
 else:
     from ortrain._files.system_posix import (
@@ -39,6 +41,7 @@ else:
         replace,
         set_mode,
         sync_folder,
+        use_utf8_in_pipes,
     )
 
 __all__ = [
@@ -50,4 +53,5 @@ __all__ = [
     "replace",
     "set_mode",
     "sync_folder",
+    "use_utf8_in_pipes",
 ]

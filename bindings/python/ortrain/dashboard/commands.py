@@ -132,10 +132,8 @@ class Work:
 
 
 def _environment() -> dict[str, str]:
-    return {
-        **os.environ,
-        "PYTHONIOENCODING": "utf-8",
-    }  # by default, a pipe on Windows has the encoding of a language
+    # By default, a pipe on Windows has the encoding of a language.
+    return {**os.environ, "PYTHONIOENCODING": "utf-8"}
 
 
 def answer_of(arguments: Sequence[str], folder: Path) -> tuple[int, str, str]:
