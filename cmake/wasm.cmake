@@ -8,15 +8,6 @@ add_link_options(--no-wasm-opt -nodefaultlibs -B${WASM_TOOLS}/lib -Wl,-z,stack-s
 set(CMAKE_EXECUTABLE_SUFFIX .wasm)
 link_libraries(c++ c zigc compiler_rt)
 
-# Debian 12's Highway has no vectors of doubles for WebAssembly, so its kernels are compiled as scalar code. The compiler
-# makes vectors of some loops when it optimizes.
-foreach(SOURCE ${CORE_SOURCES})
-  file(STRINGS ${SOURCE} VECTORS REGEX "#include [<\"]hwy/" LIMIT_COUNT 1)
-  if(VECTORS)
-    set_property(SOURCE ${SOURCE} APPEND PROPERTY COMPILE_DEFINITIONS HWY_COMPILE_ONLY_SCALAR)
-  endif()
-endforeach()
-
 # A host calls the functions of C through the tables that OrtGetApiBase returns, so it needs the table of functions, and memory.
 file(WRITE ${CMAKE_BINARY_DIR}/empty.cpp "")
 add_executable(module ${CMAKE_BINARY_DIR}/empty.cpp)

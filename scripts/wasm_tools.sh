@@ -37,11 +37,31 @@ program clang++ "$zig" clang --driver-mode=g++ --no-default-config -Wno-unused-c
 program wasm-ld "$zig" wasm-ld
 program ar "$zig" ar
 program ranlib "$zig" ranlib
-# Links to headers that do not depend on the machine. Their folder cannot be used, because it also contains the machine's C library.
+# A link to headers that do not depend on the machine. Their folder cannot be used, because it also contains the machine's C library.
 mkdir -p "$tools/include"
-for library in hwy flatbuffers; do
-  if [ -e "/usr/include/$library" ]; then ln -sfn "/usr/include/$library" "$tools/include/$library"; fi
-done
+if [ -e /usr/include/flatbuffers ]; then ln -sfn /usr/include/flatbuffers "$tools/include/flatbuffers"; fi
+
+# Highway 1.3: Debian 12's version 1.0 has no vectors of doubles for WebAssembly. NumPy's source distribution contains this version.
+# pip asks the build backend for the metadata of a source distribution; here a module of that name answers, so nothing is built.
+numpy=2.4.6
+if [ ! -e "$tools/highway-$numpy" ]; then
+  echo "setup: unpacking Highway from the source distribution of numpy $numpy"
+  rm -rf "$tools/numpy" "$tools/include/hwy"
+  mkdir -p "$tools/numpy"
+  cat >"$tools/numpy/mesonpy.py" <<END
+import pathlib
+def prepare_metadata_for_build_wheel(folder, settings=None):
+    place = pathlib.Path(folder, "numpy-$numpy.dist-info")
+    place.mkdir()
+    (place / "METADATA").write_text("Metadata-Version: 2.1\\nName: numpy\\nVersion: $numpy\\n")
+    return place.name
+END
+  PYTHONPATH=$tools/numpy "$venv/bin/pip" download --quiet --disable-pip-version-check --no-deps --no-binary numpy --no-build-isolation \
+    --dest "$tools/numpy" "numpy==$numpy"
+  tar xzf "$tools/numpy/numpy-$numpy.tar.gz" -C "$tools/include" --strip-components=5 "numpy-$numpy/numpy/_core/src/highway/hwy"
+  rm -r "$tools/numpy"
+  touch "$tools/highway-$numpy"
+fi
 
 # The C library: ziglang compiles it when it links a program, for each kind of program.
 if [ ! -e "$tools/lib/crt1-reactor.o" ]; then
