@@ -403,7 +403,7 @@ test-dotnet: install ## Run the C# tests and the scenarios in C# on .NET for Lin
 # A wheel of the library of `make windows`, and a Python for Windows.
 WINDOWS_PYTHON = $(abspath $(BUILD))/windows-python
 .PHONY: wheel-windows
-wheel-windows: windows ## Cross-compile a wheel for Windows on x86-64 into dist
+wheel-windows: windows ## Cross-compile a wheel for Windows on x86-64 and Python 3.11 into dist
 	scripts/windows_python.sh $(VENV) $(ZIG_TOOLS) $(WINDOWS_PYTHON)
 	scripts/windows_wheel.sh $(VENV) $(ZIG_TOOLS) $(WINDOWS_PYTHON) $(abspath $(WINDOWS)) dist $(BUILD_TYPE)
 

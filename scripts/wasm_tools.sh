@@ -58,7 +58,8 @@ def prepare_metadata_for_build_wheel(folder, settings=None):
 END
   PYTHONPATH=$tools/numpy "$venv/bin/pip" download --quiet --disable-pip-version-check --no-deps --no-binary numpy --no-build-isolation \
     --dest "$tools/numpy" "numpy==$numpy"
-  tar xzf "$tools/numpy/numpy-$numpy.tar.gz" -C "$tools/include" --strip-components=5 "numpy-$numpy/numpy/_core/src/highway/hwy"
+  # -m: the time of unpacking, so that sources that were compiled with other headers are compiled again.
+  tar xzmf "$tools/numpy/numpy-$numpy.tar.gz" -C "$tools/include" --strip-components=5 "numpy-$numpy/numpy/_core/src/highway/hwy"
   rm -r "$tools/numpy"
   touch "$tools/highway-$numpy"
 fi

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from ortrain._files import system
+from ortrain._files.system import system
 from ortrain.errors import FileError, InvalidArgumentError, NoSuchFileError
 
 Array = npt.NDArray[Any]

@@ -20,38 +20,8 @@ from __future__ import annotations
 import sys
 
 if sys.platform == "win32":
-    from ortrain._files.system_windows import (
-        create_locked,
-        memory_in_use,
-        open_to_read,
-        processor_features,
-        remove_unlocked,
-        replace,
-        set_mode,
-        sync_folder,
-        use_utf8_in_pipes,
-    )
+    from ortrain._files import system_windows as system
 else:
-    from ortrain._files.system_posix import (
-        create_locked,
-        memory_in_use,
-        open_to_read,
-        processor_features,
-        remove_unlocked,
-        replace,
-        set_mode,
-        sync_folder,
-        use_utf8_in_pipes,
-    )
+    from ortrain._files import system_posix as system
 
-__all__ = [
-    "create_locked",
-    "memory_in_use",
-    "open_to_read",
-    "processor_features",
-    "remove_unlocked",
-    "replace",
-    "set_mode",
-    "sync_folder",
-    "use_utf8_in_pipes",
-]
+__all__ = ["system"]

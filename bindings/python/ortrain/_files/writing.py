@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from ortrain._files import system
+from ortrain._files.system import system
 from ortrain.errors import FileError
 
 _MOST_BYTES = 200  # of a file's name, inside the name of its temporary file

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ortrain._files.system import use_utf8_in_pipes
+from ortrain._files.system import system
 from ortrain._ortrain import __version__
 from ortrain._start import interrupt
 from ortrain._support.suggestions import did_you_mean
@@ -229,7 +229,7 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments is None and "_ORTRAIN_COMPLETE" in os.environ:  # a shell is asking for completions
         group.main(prog_name="ortrain")
     if arguments is None:
-        use_utf8_in_pipes()
+        system.use_utf8_in_pipes()
     given = sys.argv[1:] if arguments is None else arguments
     context_meta: dict[str, Any] = {}
     try:

@@ -12,7 +12,7 @@ import click
 import numpy as np
 
 from ortrain import _ortrain
-from ortrain._files.system import processor_features
+from ortrain._files.system import system
 from ortrain._ortrain import OrtValue, __version__
 from ortrain.cli import app
 from ortrain.library import get_build_info
@@ -68,7 +68,7 @@ def command(json_output: bool) -> int:
 
 
 def _instruction_sets() -> list[str]:
-    found = processor_features()
+    found = system.processor_features()
     return [name for name in _SETS if name in found]
 
 

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from ortrain import profiling
 from ortrain._files.reading import open_file, parse_json
-from ortrain._files.system import memory_in_use
+from ortrain._files.system import system
 from ortrain._files.writing import appending, write_file
 from ortrain._ortrain import __version__
 from ortrain.preprocessing import text
@@ -157,7 +157,7 @@ class JSONLogger(Callback):
                 values["gradient_norm"] = trainer.module.get_gradient_norm()
             if now - self._measured > 0.5:
                 self._measured = now
-                memory = memory_in_use()
+                memory = system.memory_in_use()
                 if memory is not None:
                     values["memory"] = memory
             self._write("step", values)
