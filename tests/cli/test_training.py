@@ -427,6 +427,35 @@ def test_adapters_are_trained_by_the_command(artifacts, run, rows, tmp_path):
     assert all((before[name] == after[name]).all() for name in before)
 
 
+def test_both_names_of_dora_adapters_make_the_same_artifacts(artifacts, run, tmp_path):
+    made = []
+    for name, options in (("a", ("dora",)), ("b", ("lora", "--dora")), ("c", ("dora", "--dora"))):
+        asked = (
+            "--loss",
+            "cross_entropy",
+            "--target",
+            "classify",
+            "--out",
+            tmp_path / name,
+            "--adapter",
+            *options,
+        )
+        found = run("artifacts", tmp_path / "model.onnx", *asked, "--json").json["adapters"]
+        assert found["use_dora"]
+        assert found["layers"][0]["magnitude"] == "classify.lora_magnitude_vector"
+        made.append(parameters(tmp_path / name / "checkpoint"))
+    assert all((made[0][name] == other[name]).all() for other in made[1:] for name in made[0])
+    asked = ("artifacts", tmp_path / "model.onnx", "--loss", "cross_entropy", "--out", tmp_path / "d")
+    assert run(*asked, "--adapter", "none", "--json").json["adapters"] is None
+
+
+def test_an_unknown_kind_of_adapters_is_refused_by_every_command(artifacts, run, tmp_path):
+    expected = "expected lora, dora, none, or a folder with the adapters that PEFT saved, found 'doora'"
+    asked = ("--adapter", "doora")
+    assert expected in run("artifacts", tmp_path / "model.onnx", "--loss", "mse", *asked, status=2).err
+    assert expected in run("train", tmp_path / "model.onnx", "--data", "x.jsonl", *asked, status=2).err
+
+
 def test_a_recipe_for_data_alone(tmp_path, run, monkeypatch, train_npz):
     monkeypatch.chdir(tmp_path)
     names = ["--augment", "flip,cutmix", "--optimizer", "muon", "--metrics", "accuracy,auc"]

@@ -39,6 +39,16 @@ def test_adapters_are_trained_on_and_exported(model, run):
     assert "ortrain: continues from artifacts/best.ckpt (epoch " in again.err
     assert again.json["history"]["loss"][0] < 1.1 * history["loss"][-1]
 
+    # The adapters that were saved are what another training starts from.
+    other = ("--artifacts", "second", "--adapter", "artifacts/adapter", "--epochs", "1", "--json")
+    started = run("train", "model", "--data", "facts.jsonl", "--lr", "0.01", "--batch", "4", *other)
+    assert "trains adapters (artifacts/adapter, rank 8)" in started.err
+    assert started.json["history"]["loss"][0] < 1.1 * history["loss"][-1]
+    refused = run(
+        "train", "model", "--data", "facts.jsonl", "--artifacts", "third", *other[2:], "--rank", 4, status=2
+    )
+    assert "--rank is a setting of new adapters" in refused.err
+
     asked = ("--prompt", "The capital of Peru is", "--json")
     inside = run("generate", "artifacts", *asked).json
     for adapters in ("inside", "merged"):

@@ -13,6 +13,7 @@ import click
 
 from ortrain import _ortrain
 from ortrain.cli import app, results
+from ortrain.cli.adapter_option import NEW, WEIGHTS, adapter_option
 from ortrain.cli.numbers import Integer, Number
 from ortrain.cli.step_options import StepOptions, step_options
 from ortrain.trainer import mezo
@@ -59,6 +60,7 @@ LOSSES = [
     ortrain artifacts model.onnx --classes 4 --train last:2
     ortrain artifacts model.onnx --loss cross_entropy --freeze 'encoder.*' --freeze embeddings
     ortrain artifacts model.onnx --loss cross_entropy --adapter lora --rank 8 --target q_proj --target v_proj
+    ortrain artifacts model.onnx --loss cross_entropy --adapter dora --target Conv
     ortrain artifacts model.onnx --loss mse --optimizer sgd --train fc.weight --train fc.bias --out head
     ortrain artifacts model.onnx --loss cross_entropy --step
     """,
@@ -179,16 +181,12 @@ LOSSES = [
     show_default=True,
     help="seed of the weights of a new classifier, and of new adapters",
 )
-@click.option(
-    "--adapter",
-    metavar="lora|DIR",
-    help="train low-rank adapters instead of the weights: lora for new ones, or the folder of adapters that PEFT saved",
-)
+@adapter_option("none")
 @click.option("--rank", type=Integer(min=1), default=8, show_default=True, help="rank of new adapters")
 @click.option(
     "--alpha", type=float, default=16, show_default=True, help="new adapters are scaled by alpha / rank"
 )
-@click.option("--dora", is_flag=True, help="new adapters also train the norm of each output's weights (DoRA)")
+@click.option("--dora", is_flag=True, help="with --adapter lora, the same as --adapter dora")
 @click.option(
     "--target",
     "targets",
@@ -352,17 +350,20 @@ def _adapter(
     given: str | None, rank: int, alpha: float, dora: bool, targets: tuple[str, ...], seed: int
 ) -> LoRA | None:
     """Return the adapters that the options ask for."""
-    if targets and given != "lora":
-        raise click.UsageError("--target names the layers of new adapters: expected --adapter lora")
-    if dora and given != "lora":
+    if targets and given not in NEW:
+        raise click.UsageError(
+            "--target names the layers of new adapters: expected --adapter lora or --adapter dora"
+        )
+    if dora and given not in NEW:
         raise click.UsageError("--dora is a setting of new adapters: expected --adapter lora")
-    if given is None:
+    if given in (None, WEIGHTS):
         return None
     from ortrain.artifacts import LoRA, read_peft
 
-    if given != "lora":
+    if given not in NEW:
         return read_peft(given)
-    return LoRA(r=rank, alpha=alpha, targets=list(targets) or "all-linear", use_dora=dora, seed=seed)
+    use_dora = dora or given == "dora"
+    return LoRA(r=rank, alpha=alpha, targets=list(targets) or "all-linear", use_dora=use_dora, seed=seed)
 
 
 def _head(classes: int | None, loss: str | None, trained: tuple[str, ...], seed: int) -> Any:

@@ -8,13 +8,14 @@ import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ortrain import _ortrain, text
 from ortrain._files.writing import write_file
 from ortrain._support.counts import counted
+from ortrain.cli.adapter_option import NEW, WEIGHTS
 from ortrain.cli.language_options import LanguageOptions
 from ortrain.inference_session import InferenceSession
 from ortrain.options import SessionOptions
@@ -22,6 +23,9 @@ from ortrain.preprocessing.text import FILE
 from ortrain.text.inputs import shape_of
 from ortrain.trainer import Trainer
 from ortrain.trainer.checks import Form
+
+if TYPE_CHECKING:
+    from ortrain.artifacts import LoRA
 
 RECORD = "language_model.json"
 """The file in a folder of artifacts with the path of their language model and the settings of their creation."""
@@ -32,7 +36,7 @@ BATCH = 8
 """The default number of rows of an optimizer step: rows of text take more memory than other rows."""
 
 _OPTIMIZER = "adamw"  # the default, to which the rates below belong
-_RATES = {"lora": 2e-4, "dora": 2e-4, "none": 2e-5}
+_RATE_OF_ADAPTERS, _RATE_OF_WEIGHTS = 2e-4, 2e-5
 _TABLES = (".csv", ".tsv", ".parquet")
 _BLOCK = 1 << 20
 _PLACES = ("model.onnx", "onnx/model.onnx", "decoder_model.onnx")
@@ -97,12 +101,12 @@ def set_defaults(folder: Path, settings: dict[str, Any], is_first: bool) -> None
     settings["metrics"] = metrics if "perplexity" in metrics else ("perplexity", *metrics)
     record = _record(folder)
     if is_first and settings["learning_rate"] is None and record.get("optimizer", _OPTIMIZER) == _OPTIMIZER:
-        settings["learning_rate"] = _RATES[record["adapter"]]
+        settings["learning_rate"] = _RATE_OF_WEIGHTS if record["adapter"] == WEIGHTS else _RATE_OF_ADAPTERS
 
 
 def write_adapter(folder: Path, checkpoint: Path) -> Path | None:
     """Write the adapters of a checkpoint as PEFT does, and return where; None if there are none, or of another kind of model."""
-    if not is_one(folder) or not checkpoint.exists() or _record(folder)["adapter"] == "none":
+    if not is_one(folder) or not checkpoint.exists() or _record(folder)["adapter"] == WEIGHTS:
         return None
     target = folder / "adapter"
     try:
@@ -149,17 +153,18 @@ def artifacts_of(
         tokenizer or tokenizer_beside(path if path.is_dir() else model.parent, model.parent)
     )
     adapter = options.adapter or "lora"
-    rank = options.rank or 8
+    saved = _saved_adapters(adapter, options)
+    rank = saved.r if saved else options.rank or 8
     settings = {
         "adapter": adapter,
         "rank": rank,
-        "alpha": options.alpha or 2 * rank,
+        "alpha": saved.alpha if saved else options.alpha or 2 * rank,
         "bits": options.bits,
         "float-embeddings": options.float_embeddings,
         "logits": options.logits,
         "optimizer": optimizer or _OPTIMIZER,
     }
-    if options.bits is not None and adapter == "none":
+    if options.bits is not None and adapter == WEIGHTS:
         raise click.UsageError(
             "--bits: quantized weights are not trained: expected --adapter lora or dora as well"
         )
@@ -167,14 +172,14 @@ def artifacts_of(
         raise click.UsageError(
             "--float-embeddings: expected --bits as well, because otherwise no weights are quantized"
         )
-    report = _make(model, folder, settings, seed, found)
+    report = _make(model, folder, settings, seed, found, saved)
     made_of.copy_to(folder)
     known = {"inputs": found.names.as_json(), "vocabulary": found.vocabulary}
     record = {"model": model.name, "sha256": digest, **settings, **known}
     write_file(folder / RECORD, "artifacts", json.dumps(record, indent=2).encode())
     what = (
         counted(len(report.trained), "weight tensor")
-        if adapter == "none"
+        if adapter == WEIGHTS
         else f"adapters ({adapter}, rank {rank}) beside {counted(len(report.adapters.layers), 'layer')}"
     )
     bits = f" with weights of {options.bits} bits" if options.bits else ""
@@ -184,16 +189,37 @@ def artifacts_of(
     return folder
 
 
-def _make(model: Path, folder: Path, settings: dict[str, Any], seed: int, found: _LanguageModel) -> Any:
-    """Make artifacts with the cross entropy of tokens.
+def _saved_adapters(adapter: str, options: LanguageOptions) -> LoRA | None:
+    """Return the adapters in a folder of PEFT; None for new adapters, and for none."""
+    if adapter in (*NEW, WEIGHTS):
+        return None
+    for name in ("--rank", "--alpha"):
+        if name in options.of_the_model:
+            raise click.UsageError(
+                f"{name} is a setting of new adapters: expected --adapter lora or dora, found {adapter}"
+            )
+    from ortrain.artifacts import read_peft
+
+    return read_peft(adapter)
+
+
+def _make(
+    model: Path,
+    folder: Path,
+    settings: dict[str, Any],
+    seed: int,
+    found: _LanguageModel,
+    saved: LoRA | None,
+) -> Any:
+    """Make artifacts with the cross entropy of tokens. `saved` are adapters that PEFT saved.
 
     A fixed batch size is made free if that is possible; otherwise it becomes the batch size in the settings.
     """
     from ortrain.artifacts import LoRA, quantize_weights, without_cache
     from ortrain.trainer.creation import make_artifacts
 
-    adapter = None
-    if settings["adapter"] != "none":
+    adapter = saved
+    if settings["adapter"] in NEW:
         is_dora = settings["adapter"] == "dora"
         adapter = LoRA(r=settings["rank"], alpha=settings["alpha"], use_dora=is_dora, seed=seed)
     with tempfile.TemporaryDirectory(prefix="ortrain-") as temporary:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from ortrain.cli.adapter_option import adapter_option
 from ortrain.cli.numbers import Integer
 
 _NAMES = [
@@ -31,11 +32,7 @@ _NAMES = [
     ),
 ]
 _OPTIONS = [
-    click.option(
-        "--adapter",
-        type=click.Choice(["lora", "dora", "none"]),
-        help="with MODEL, what is trained: low-rank adapters (default lora), or none for all weights",
-    ),
+    adapter_option("lora", "with MODEL, "),
     click.option("--rank", type=Integer(min=1), help="with MODEL, the rank of the adapters (default 8)"),
     click.option(
         "--alpha", type=float, help="with MODEL, adapters are scaled by alpha / rank (default twice the rank)"
