@@ -511,11 +511,16 @@ class NodeKernel : public KernelContext {
     used_.push_back(s);
     return {s};
   }
-  // The memory of a folded value keeps its type and shape, so that shape rules can read it.
+  // The memory of a folded value keeps its type and shape, so that shape rules can read it. A view of another
+  // constant, such as the result of a Reshape, has the same memory, but another shape.
   void fold(Value& v) {
     expect(!v.layout, "a constant cannot have a private layout");
     Storage& s = compiler_.storage(v.storage);
-    s.fixed = Tensor(v.dtype, v.shape, s.fixed.raw(), std::make_shared<Tensor>(s.fixed));
+    Tensor value(v.dtype, v.shape, s.fixed.raw(), std::make_shared<Tensor>(s.fixed));
+    if (s.values.empty())
+      s.fixed = std::move(value);
+    else
+      v.storage = compiler_.new_fixed(std::move(value));
     v.constant = true;
   }
 
