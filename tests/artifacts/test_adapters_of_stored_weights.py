@@ -22,6 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from ortrain import artifacts
 from ortrain.artifacts import LoRA
+from ortrain.artifacts.graph import dora
 from training import Training
 
 Array = np.ndarray[Any, Any]
@@ -375,7 +376,7 @@ class Formula:
         for name, value in values.items():
             kind = "m" if "magnitude" in name else "a" if "_A" in name else "b"
             wide = value.astype(np.float64)
-            setattr(self, kind, wide if kind == "m" else wide.reshape(wide.shape[:2]))
+            setattr(self, kind, wide.ravel() if kind == "m" else wide.reshape(wide.shape[:2]))
 
     @property
     def merged(self) -> Array:
@@ -408,12 +409,7 @@ class Formula:
 
 
 KINDS = {"LoRA": {}, "rsLoRA": {"use_rslora": True}, "DoRA": {"use_dora": True}}
-CASES = [
-    (name, kind)
-    for name, make in FORMS.items()
-    for kind in KINDS
-    if kind != "DoRA" or not any(word in name for word in ("Gather", "Conv"))
-]
+CASES = [(name, kind) for name in FORMS for kind in KINDS]
 
 
 def rows_of(form: Form) -> Array:
@@ -476,18 +472,14 @@ def test_every_form_trains_and_is_exported(name: str, kind: str, tmp_path: pathl
     inside = onnx.load(tmp_path / "inside.onnx")
     onnx.checker.check_model(inside)
     close(run(inside, x), formula(rows), 1e-4)
-    check_apart(training, inside, kind, x, formula(rows), tmp_path)
+    check_apart(form, training, inside, x, formula(rows), tmp_path)
     check_merged(form, inside, x, formula, rows)
     check_requantized(form, inside, formula)
 
 
 def check_apart(
-    training: Training, inside: onnx.ModelProto, kind: str, x: Array, expected: Array, folder: pathlib.Path
+    form: Form, training: Training, inside: onnx.ModelProto, x: Array, expected: Array, folder: pathlib.Path
 ) -> None:
-    if kind == "DoRA":
-        with pytest.raises(ValueError, match="uses DoRA, so without the adapter"):
-            artifacts.with_adapter_inputs(inside)
-        return
     apart = artifacts.with_adapter_inputs(inside)
     artifacts.write_onnx_adapter(training.state, folder / "task.onnx_adapter")
     adapter = onnxruntime.LoraAdapter()
@@ -495,6 +487,7 @@ def check_apart(
     options = onnxruntime.RunOptions()
     options.add_active_adapter(adapter)
     close(run(apart, x, options), expected, 1e-4)
+    close(run(apart, x), run(form.model, x), 1e-5)
 
 
 def check_merged(form: Form, inside: onnx.ModelProto, x: Array, formula: Formula, rows: Array) -> None:
@@ -652,23 +645,111 @@ def test_targets_name_look_ups_of_codes(target: Any, modules: list[str], tmp_pat
     assert report.adapters.base_parameters == INPUTS * OUTPUTS + 2 * OUTPUTS**2 + INPUTS
 
 
-def test_dora_beside_a_look_up_is_refused(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ValueError, match=r"fc \(GatherBlockQuantized\): DoRA needs a matrix product"):
+@pytest.mark.parametrize(
+    "name", ["GatherBlockQuantized 4 zeros", "GatherBlockQuantized int4", "quantize_dynamic Gather"]
+)
+def test_norms_of_a_table_in_codes_are_computed_from_parts(
+    name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dora, "ROWS", 12)
+    test_every_form_trains_and_is_exported(name, "DoRA", tmp_path)
+    nodes = onnx.load(tmp_path / "training_model.onnx").graph.node
+    assert sum(node.name.startswith("fc/lora/a_through_rows") for node in nodes) == 3
+
+
+def convolution_model(zero_channel: bool = False, **settings: Any) -> onnx.ModelProto:
+    weight = numbers(6, 3, 3, 2)
+    if zero_channel:
+        weight[2] = 0
+    nodes = [
+        helper.make_node("Conv", ["x", "fc.weight", "fc.bias"], ["h"], "fc", **settings),
+        helper.make_node("GlobalAveragePool", ["h"], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 9, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 6])],
+        [numpy_helper.from_array(weight, "fc.weight"), numpy_helper.from_array(numbers(6), "fc.bias")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"strides": [2, 1], "pads": [1, 0, 2, 1]},
+        {"dilations": [2, 3], "pads": [2, 1, 2, 1], "kernel_shape": [3, 2]},
+        {"auto_pad": "SAME_UPPER", "strides": [2, 2]},
+        {"zero_channel": True},
+    ],
+    ids=str,
+)
+def test_convolutions_of_every_geometry_have_norms(settings: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    model = convolution_model(**settings)
+    start = {"fc.lora_A.weight": numbers(R, 3, 3, 2), "fc.lora_B.weight": numbers(6, R, 1, 1)}
+    if settings.get("zero_channel"):
+        start["fc.lora_B.weight"][2] = 0
+    x, y = numbers(4, 3, 9, 8, seed=2), numbers(4, 6, seed=3)
+
+    def session(magnitude: Array | None, folder: str) -> Training:
+        values = start | ({} if magnitude is None else {"fc.lora_magnitude_vector": magnitude})
         artifacts.generate_artifacts(
-            table_model(), adapter=LoRA(targets="fc", use_dora=True), artifact_directory=tmp_path
+            model, adapter=LoRA(r=R, alpha=ALPHA, targets="fc", use_dora=True, values=values),
+            loss=artifacts.LossType.MSELoss, artifact_directory=tmp_path / folder,
+        )  # fmt: skip
+        return Training(tmp_path / folder)
+
+    training = session(None, "first")
+    training.optimizer.set_learning_rate(0.05)
+    losses = [training.step(x, y) for _ in range(4)]
+    assert np.isfinite(losses).all()
+    assert losses[-1] < losses[0]
+    training.module.export_model_for_inferencing(str(tmp_path / "inside.onnx"), ["y"])
+    inside = onnx.load(tmp_path / "inside.onnx")
+    merged = artifacts.merged(inside)
+    assert operators(merged) == operators(model)
+    close(run(merged, x), run(inside, x), 1e-5)
+    # The loss is a polynomial of degree 2 in the norms.
+    norms = np.linalg.norm(numpy_helper.to_array(model.graph.initializer[0]).reshape(6, -1), axis=1)
+    norms = (norms + 0.5).astype(np.float32).reshape(1, 6, 1, 1)
+    training = session(norms, "base")
+    training.loss(x, y)
+    found = training.gradients()["fc.lora_magnitude_vector"].ravel()
+    for channel in range(6) if not settings.get("zero_channel") else (0, 5):
+        moved = []
+        for step in (-0.5, 0.5):
+            changed = norms.copy()
+            changed[0, channel] += step
+            moved.append(session(changed, f"{channel}{step}").loss(x, y))
+        assert found[channel] == pytest.approx(moved[1] - moved[0], rel=1e-3, abs=1e-5)
+
+
+def test_groups_that_do_not_divide_the_rank_are_named(tmp_path: pathlib.Path) -> None:
+    model = convolution_model(group=3)
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(numbers(6, 1, 3, 2), "fc.weight"))
+    with pytest.raises(ValueError, match=r"fc \(Conv\): it has 3 groups, which do not divide the rank 4"):
+        artifacts.generate_artifacts(
+            model,
+            adapter=LoRA(r=4, targets="fc"),
+            loss=artifacts.LossType.MSELoss,
+            artifact_directory=tmp_path,
         )
 
 
-def test_adapters_of_codes_are_files_of_peft(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("use_dora", [False, True])
+def test_adapters_of_codes_are_files_of_peft(use_dora: bool, tmp_path: pathlib.Path) -> None:
     tensors = pytest.importorskip("safetensors.numpy")
-    lora = LoRA(r=R, alpha=ALPHA, targets=["fc", "up"])
+    lora = LoRA(r=R, alpha=ALPHA, targets=["fc", "up"], use_dora=use_dora)
     _, training = adapted(table_model(), lora, tmp_path / "one")
     artifacts.write_peft(training.state, tmp_path / "peft")
     written = tensors.load_file(str(tmp_path / "peft" / "adapter_model.safetensors"))
     assert set(written) == {
         "base_model.model.fc.lora_embedding_A", "base_model.model.fc.lora_embedding_B",
         "base_model.model.up.lora_A.weight", "base_model.model.up.lora_B.weight",
-    }  # fmt: skip
+    } | {f"base_model.model.{name}.lora_magnitude_vector" for name in ("fc", "up") if use_dora}  # fmt: skip
     read = artifacts.read_peft(tmp_path / "peft")
     artifacts.generate_artifacts(
         table_model(), adapter=read, loss=artifacts.LossType.MSELoss, artifact_directory=tmp_path / "two"

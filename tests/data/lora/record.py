@@ -28,17 +28,27 @@ HERE = Path(__file__).parent
 STEPS = 20
 
 CONV = {"target_modules": ["0", "2", "6"], "r": 2, "lora_alpha": 4}
+GROUPS = {"target_modules": ["0", "2", "4"], "r": 4, "lora_alpha": 4}
 GPT2 = {"target_modules": ["c_attn", "c_proj", "c_fc"], "r": 4, "lora_alpha": 8, "fan_in_fan_out": True}
 LINEAR = {"r": 4, "lora_alpha": 8}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("gpt2", GPT2),
     "gpt2_rslora": ("gpt2", {**GPT2, "use_rslora": True}),
     "gpt2_dora": ("gpt2", {**GPT2, "use_dora": True}),
+    "gpt2_embedding_dora": ("gpt2", {**GPT2, "target_modules": ["wte", "wpe", "c_attn"], "use_dora": True}),
     "gpt2_embedding": ("gpt2", {**GPT2, "target_modules": ["wte", "c_attn"]}),
     "llama": ("llama", {**LINEAR, "target_modules": ["q_proj", "v_proj", "gate_proj", "down_proj"]}),
     "vit": ("vit", {**LINEAR, "target_modules": ["q_proj", "v_proj", "fc1"]}),
     "conv": ("conv", CONV),
     "conv_bias": ("conv", {**CONV, "bias": "lora_only"}),
+    "conv_dora": ("conv", {**CONV, "use_dora": True, "bias": "lora_only"}),
+    "line_dora": (
+        "line",
+        {"target_modules": ["0", "2"], "r": 3, "lora_alpha": 5, "use_dora": True, "use_rslora": True},
+    ),
+    "volume_dora": ("volume", {"target_modules": ["0", "2"], "r": 2, "lora_alpha": 4, "use_dora": True}),
+    "groups": ("groups", GROUPS),
+    "groups_dora": ("groups", {**GROUPS, "use_dora": True}),
 }
 
 
@@ -79,6 +89,36 @@ def network(kind: str) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
     if kind in ("gpt2", "llama"):
         ids = torch.randint(0, 40, (4, 10))
         return Logits(kind), ids, torch.randint(0, 40, (4, 10))
+    if kind == "line":
+        layers = [
+            torch.nn.Conv1d(3, 6, 4, stride=2, padding=2),
+            torch.nn.ReLU(),
+            torch.nn.Conv1d(6, 5, 3, padding=1, bias=False),
+            torch.nn.AdaptiveAvgPool1d(1),
+            torch.nn.Flatten(),
+        ]
+        return torch.nn.Sequential(*layers), torch.randn(6, 3, 16), torch.randint(0, 5, (6,))
+    if kind == "volume":
+        layers = [
+            torch.nn.Conv3d(2, 6, (2, 3, 3), stride=(1, 2, 1), padding=(0, 1, 1)),
+            torch.nn.ReLU(),
+            torch.nn.Conv3d(6, 5, 1),
+            torch.nn.AdaptiveAvgPool3d(1),
+            torch.nn.Flatten(),
+        ]
+        return torch.nn.Sequential(*layers), torch.randn(6, 2, 4, 6, 5), torch.randint(0, 5, (6,))
+    if kind == "groups":  # also depthwise
+        layers = [
+            torch.nn.Conv2d(4, 8, 3, stride=2, padding=1, groups=2),
+            torch.nn.ReLU(),
+            torch.nn.Conv2d(8, 4, 1),
+            torch.nn.ReLU(),
+            torch.nn.Conv2d(4, 8, 3, padding=1, groups=4, bias=False),
+            torch.nn.AdaptiveAvgPool2d(1),
+            torch.nn.Flatten(),
+            torch.nn.Linear(8, 5),
+        ]
+        return torch.nn.Sequential(*layers), torch.randn(6, 4, 8, 8), torch.randint(0, 5, (6,))
     layers = [
         torch.nn.Conv2d(3, 6, 3, stride=2, padding=1),
         torch.nn.ReLU(),

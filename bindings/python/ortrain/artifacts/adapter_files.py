@@ -33,6 +33,7 @@ from ortrain.artifacts.graph.adapters import (
     sums_of,
 )
 from ortrain.artifacts.graph.coders import Parts
+from ortrain.artifacts.graph.dora import squares_of, with_norms
 from ortrain.artifacts.graph.fused import refuse, replace_nodes
 from ortrain.artifacts.graph.quantized import Quantization, QuantizedLayer
 from ortrain.artifacts.graph.stored_weights import Stored, stored_weights, write_weights
@@ -217,9 +218,11 @@ def _loaded(model: onnx.ModelProto | StrPath) -> tuple[onnx.ModelProto, Adapters
 
 
 def with_adapter_inputs(model: onnx.ModelProto | StrPath) -> onnx.ModelProto:
-    """Return an exported model whose adapters are inputs, with B of zeros as their default.
+    """Return an exported model whose adapters are inputs.
 
-    Without an adapter it computes what the base computes. onnxruntime and ortrain run it with an ``.onnx_adapter``.
+    By default B is zero, and the norms that DoRA trains are those of the weights, so that without an adapter the model computes
+    what the base computes, except for biases that were trained: their default is the trained value. onnxruntime and ortrain run
+    it with an ``.onnx_adapter``.
 
     Raises
     ------
@@ -228,20 +231,23 @@ def with_adapter_inputs(model: onnx.ModelProto | StrPath) -> onnx.ModelProto:
     """
     changed, adapters = _loaded(model)
     tensors = {tensor.name: tensor for tensor in changed.graph.initializer}
+    producers = {name: node for node in changed.graph.node for name in node.output}
     for layer in adapters.layers:
-        if layer.magnitude:
-            raise ValueError(
-                f"the adapter of {layer.module} uses DoRA, so without the adapter the model would not compute the same "
-                "as its base; merge the adapter"
-            )
-        for name in (layer.a, layer.b):
+        for name in (layer.a, layer.b, layer.magnitude):
+            if not name:
+                continue
             tensor = tensors[name]
+            value = array_of(tensor)
             if name == layer.b:
-                zeros = np.zeros_like(array_of(tensor))
-                tensor.CopyFrom(onnx.numpy_helper.from_array(zeros, name))
-            changed.graph.input.append(
-                onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
-            )
+                value = np.zeros_like(value)
+            elif name == layer.magnitude:
+                reader = producers[sums_of(changed.graph, layer)[0].input[0]]
+                squares = squares_of(_stored(changed, reader, layer))
+                value = np.sqrt(squares).reshape(value.shape).astype(value.dtype)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(value, name))
+    for name in adapters.parameters:
+        tensor = tensors[name]
+        changed.graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
     return changed
 
 
@@ -309,6 +315,11 @@ def _products(
     for layer in adapters.layers:
         tensors = {tensor.name: tensor for tensor in model.graph.initializer}
         a, b = (array_of(tensors[name]).astype(np.float64) for name in (layer.a, layer.b))
+        if a.shape[0] != b.shape[1]:
+            raise ValueError(
+                f"cannot merge the adapter of {layer.module}: its convolution has {a.shape[0] // b.shape[1]} groups, and the "
+                "product of A and B joins channels of different groups"
+            )
         delta = adapters.scale * _product(layer, a, b)
         for node in sums_of(model.graph, layer):
             yield layer, producers[node.input[0]], delta
@@ -322,22 +333,14 @@ def _magnitude(model: onnx.ModelProto, layer: AdaptedLayer) -> Array | None:
     return array_of(found[0]).astype(np.float64) if found else None
 
 
-def _with_norms(weight: Array, outputs: int, norms: Array | None) -> Array:
-    """Return a matrix scaled so that its rows or columns, one for each output, have the given norms."""
-    if norms is None:
-        return weight
-    ratio = norms / np.linalg.norm(weight, axis=1 - outputs)
-    return np.asarray(weight * (ratio[:, None] if outputs == 0 else ratio))
-
-
 def _merge(model: onnx.ModelProto, stored: Stored, layer: AdaptedLayer, delta: Array) -> tuple[Array, Parts]:
     """Add a product to the weights of a layer; return the exact sum, and the tensors that now represent it."""
     weight, factor = stored.values, stored.factor  # the layer multiplies its weights by the factor
     change = (delta if stored.outputs == 0 else delta.T) / factor
     norms = _magnitude(model, layer)
-    exact = _with_norms(
-        weight + change.reshape(weight.shape), stored.outputs, None if norms is None else norms / abs(factor)
-    )
+    exact = weight + change.reshape(weight.shape)
+    if norms is not None:
+        exact = with_norms(exact, stored.outputs, norms / abs(factor))
     parts = stored.parts_of(exact)
     apart = f"{layer.a.partition('.lora_')[0]}.merged"
     write_weights(model, stored, parts, _reads_of_the_base(model), apart)
@@ -369,7 +372,7 @@ def _reads_of_the_base(model: onnx.ModelProto) -> Counter[str]:
 def _product(layer: AdaptedLayer, a: Array, b: Array) -> Array:
     """Return B A, with a row for each output."""
     if layer.operator == "Conv":
-        product: Array = np.tensordot(b[..., 0, 0] if b.ndim == 4 else b.reshape(b.shape[:2]), a, axes=1)
+        product: Array = np.tensordot(b.reshape(b.shape[:2]), a, axes=1)
         return product
     return np.asarray(b @ a)
 
@@ -380,6 +383,16 @@ def _remove_adapters(model: onnx.ModelProto, adapters: Adapters) -> None:
     sums = {
         node.input[0]: node.output[0] for node in graph.node if is_added(node) and "/lora/sum" in node.name
     }
+    # With DoRA, other nodes continue from the sum.
+    later = {
+        node.input[0]: node.output[0]
+        for node in graph.node
+        if is_added(node) and node.name.partition("/lora/")[2].startswith(("rescaled", "with_bias"))
+    }
+    for name, end in sums.items():
+        while end in later:
+            end = later[end]
+        sums[name] = end
     kept = [node for node in graph.node if not is_added(node)]
     for node in kept:
         node.output[:] = [sums.get(name, name) for name in node.output]

@@ -3,9 +3,8 @@
 For a layer ``y = W x``, the model computes ``y = W x + s B A x`` with ``A`` of ``r`` rows and ``B`` of ``r`` columns. Source:
 E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021. Names and shapes of ``A`` and ``B`` are those of PEFT.
 
-With DoRA a layer computes ``y = m / |W + s B A| (W x + s B A x)``, where ``|.|`` are the norms of the rows, one for each output,
-and ``m`` is trained too. As in PEFT, the norms count as constants in gradients. Source: S. Liu et al., "DoRA: Weight-Decomposed
-Low-Rank Adaptation", 2024.
+With DoRA the norm of the weights of each output is trained too; see `ortrain.artifacts.graph.dora`. Source: S. Liu et al.,
+"DoRA: Weight-Decomposed Low-Rank Adaptation", 2024.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -30,6 +29,7 @@ from ortrain._support.counts import counted, sized
 from ortrain.artifacts.choice.export_record import module_of
 from ortrain.artifacts.choice.selection import Selection
 from ortrain.artifacts.graph.classifier import Constants
+from ortrain.artifacts.graph.dora import OWN_BIASES, Magnitude, Nodes, shape_of, squares_of
 from ortrain.artifacts.graph.dynamic_products import join_dynamic_products
 from ortrain.artifacts.graph.fused import FusedLayer, Unfused, replace_nodes, unfuse
 from ortrain.artifacts.graph.stored_weights import INTEGERS, Stored, stored_weights
@@ -74,8 +74,6 @@ _ADDITIONS = {
     "SkipLayerNormalization": ((0, 1), (4,)),
     "SkipSimplifiedLayerNormalization": ((0, 1), (3,)),
 }
-#: Layers that add a bias themselves, and the index of the input with the bias.
-_OWN_BIASES = {"Conv": 2, "DynamicQuantizeMatMul": 4, "Gemm": 2, "MatMulNBits": 5}
 
 
 @dataclass(frozen=True)
@@ -101,8 +99,8 @@ class LoRA:
     use_rslora : bool, default False
         Whether the scale is that of rank-stabilized LoRA (D. Kalajdzievski, 2023).
     use_dora : bool, default False
-        Whether the norm of the weights of each output is trained too (DoRA), for matrix products with float or quantized weights
-        and the layers in Attention.
+        Whether the norm of the weights of each output is trained too (DoRA): of the rows of a matrix, of the kernels of an output
+        channel, or of the columns of an embedding table.
     seed : int, default 0
         Seed of the initial A, which is uniform in ±1/sqrt(inputs); B is zero. For embeddings A is zero and B is normal.
     values : mapping of str to array, optional
@@ -157,7 +155,7 @@ class AdaptedLayer:
     parameters: int
     """The number of elements of A, B and the magnitudes."""
     magnitude: str = ""
-    """The parameter m of DoRA, ``[outputs]``."""
+    """The parameter m of DoRA, ``[outputs]``; for a convolution ``[1, outputs, 1, ...]``."""
     fused: str = ""
     """The operator that the layer was fused into, such as ``Attention``."""
 
@@ -459,8 +457,8 @@ class _Editor:
             return "it does not look up rows of a matrix"
         if node.op_type in LOOK_UPS and self._floating(node) is None:
             return "it looks up no floating-point numbers"
-        if node.op_type == "Conv" and attributes.get("group", 1) != 1:
-            return f"it has {counted(attributes['group'], 'group')}"
+        if node.op_type == "Conv" and self._lora.r % attributes.get("group", 1):
+            return f"it has {attributes['group']} groups, which do not divide the rank {self._lora.r}"
         if node.op_type in LINEAR and "K" not in attributes and len(self._shape(node) or ()) != 2:
             return "its weights are not a matrix"
         if "K" not in attributes and not self._shape(node):
@@ -475,10 +473,8 @@ class _Editor:
         return axis in (0, -2) and quantized_axis in (1, -1) and len(self._shape(node) or ()) == 2
 
     def _obstacle_to_dora(self, node: onnx.NodeProto) -> str | None:
-        if node.op_type not in LINEAR:
-            return "DoRA needs a matrix product"
         try:
-            stored_weights(self._model, node)
+            self._stored(node)
         except ValueError as found:
             return f"DoRA needs weights in initializers, found {found}"
         return None
@@ -519,7 +515,7 @@ class _Editor:
         if "K" in attributes:
             outputs, inputs = (attributes["N"], attributes["K"])[:: 1 if attributes.get("transB", 1) else -1]
         elif kind == "Conv":
-            outputs, inputs = shape[0], shape[1]
+            outputs, inputs = shape[0], shape[1] * attributes.get("group", 1)
         elif looks_up:
             inputs, outputs = shape[0], shape[1] * (8 // attributes.get("bits", 4) if kind != "Gather" else 1)
         else:
@@ -531,13 +527,14 @@ class _Editor:
             b = self._rng.normal(size=(outputs, r))
         else:
             a = self._rng.uniform(-1, 1, (r, inputs, *kernel)) / np.sqrt(fan_in)
-            b = np.zeros((outputs, r, *(1 for _ in kernel)))
+            b = np.zeros((outputs, r // attributes.get("group", 1), *(1 for _ in kernel)))
         for name, value in zip(names, (a, b), strict=True):
             add_initializer(self._model, name, self._given(name, value.shape, value).astype(dtype))
         magnitude, count = "", a.size + b.size
         if self._lora.use_dora:
             magnitude, count = self._free(f"{path}.lora_magnitude_vector"), count + outputs
-            start = np.linalg.norm(_matrix(stored_weights(self._model, node)), axis=1)
+            squares = squares_of(self._stored(node))
+            start = np.sqrt(squares).reshape(shape_of(kind, outputs, len(shape)))
             add_initializer(self._model, magnitude, self._given(magnitude, start.shape, start).astype(dtype))
         fused = self._operator(node) if node.output[0] in self._unfused.parts else ""
         self._adapted[key] = AdaptedLayer(module, kind, weight, names[0], names[1], count, magnitude, fused)
@@ -567,28 +564,21 @@ class _Editor:
 
     def _insert(self, node: onnx.NodeProto, kind: str, layer: AdaptedLayer, dtype: np.dtype[Any]) -> None:
         """Add the nodes that compute the product and add the product to the result of the layer."""
-        nodes: list[onnx.NodeProto] = []
         names = [layer.a, layer.b]
-        module = names[0].rpartition(".lora_")[0]
-
-        def add(operator: str, inputs: list[str], what: str, **attributes: Any) -> str:
-            output = self._free(f"{module}/lora/{what}")
-            nodes.append(onnx.helper.make_node(operator, inputs, [output], output, **attributes))
-            return output
-
-        def constant(value: Array, what: str) -> str:
-            return add("Constant", [], what, value=onnx.numpy_helper.from_array(value))
-
-        scale = constant(np.array(self._lora.scale, dtype), "scale")
+        nodes = Nodes(names[0].rpartition(".lora_")[0], self._free, dtype)
+        add = nodes.add
+        scale = nodes.number(self._lora.scale, "scale")
         value = node.input[1 if kind in LOOK_UPS else 0]
         if self._lora.dropout and kind not in LOOK_UPS:
-            ratio = constant(np.array(self._lora.dropout, np.float32), "ratio")
-            training = constant(np.array(True), "training")
+            ratio = nodes.number(self._lora.dropout, "ratio", np.float32)
+            training = nodes.constant(np.array(True), "training")
             value = add("Dropout", [value, ratio, training], "dropped")
         if kind == "Conv":
+            # As in PEFT, A reads all channels, and B has the groups of the layer.
             kept = {k: v for k, v in attributes_of(node).items() if k != "group"}
             low = add("Conv", [value, names[0]], "low", **kept)
-            product = add("Conv", [add("Mul", [low, scale], "scaled"), names[1]], "product")
+            group = attributes_of(node).get("group", 1)
+            product = add("Conv", [add("Mul", [low, scale], "scaled"), names[1]], "product", group=group)
         elif kind == "Gemm":
             low = add("Gemm", [value, names[0]], "low", transB=1)
             product = add("Gemm", [add("Mul", [low, scale], "scaled"), names[1]], "product", transB=1)
@@ -603,66 +593,30 @@ class _Editor:
             product = add("MatMul", [add("Mul", [low, scale], "scaled"), second], "product")
         last = self._decoders.get(node.output[0], node)
         output = last.output[0]
-        last.output[0] = self._free(f"{module}/lora/without")
+        last.output[0] = self._free(f"{nodes.module}/lora/without")
+        total = add("Add", [last.output[0], product], "sum")
         if layer.magnitude:
-            product = self._with_magnitude(node, layer, product, dtype, add)
-        inputs = [last.output[0], product]
-        nodes.append(onnx.helper.make_node("Add", inputs, [output], self._free(f"{module}/lora/sum")))
-        self._added[last.output[0]] = nodes
+            self._magnitude(node, layer).rescaled(nodes, total)
+        nodes.made[-1].output[0] = output
+        self._added[last.output[0]] = nodes.made
 
-    def _with_magnitude(
-        self,
-        node: onnx.NodeProto,
-        layer: AdaptedLayer,
-        product: str,
-        dtype: np.dtype[Any],
-        add: Callable[..., str],
-    ) -> str:
-        """Add nodes for the term that DoRA adds to the result of a layer: r s B A x + (r - 1) W x with r = m / |W + s B A|.
-
-        The squares of the norms are the sum of the squared norms of W and of the diagonals of 2 s B (A Wᵀ) and s² B (A Aᵀ) Bᵀ.
-        A copy of the layer's node computes A Wᵀ, with A as its input instead of x. So a step needs no matrix of the size of W,
-        and W may be quantized.
-        """
-
-        def constant(value: Array, what: str) -> str:
-            return add("Constant", [], what, value=onnx.numpy_helper.from_array(value))
-
-        def number(value: float, what: str, kind: Any = dtype) -> str:
-            return constant(np.array(value, kind), what)
-
-        scale = self._lora.scale
-        matrix = _matrix(stored_weights(self._model, node))
-        squares = constant((matrix**2).sum(1).astype(dtype), "squares")
-        through = _through_weights(node, layer.a, dtype, add)
-        columns = add("Transpose", [layer.b], "b_columns", perm=[1, 0])
-        gram = add("MatMul", [layer.a, add("Transpose", [layer.a], "a_columns", perm=[1, 0])], "gram")
-        mixed = add("Mul", [through, number(2 * scale, "twice")], "mixed")
-        own = add("Mul", [add("MatMul", [gram, columns], "gram_b"), number(scale**2, "scale_squared")], "own")
-        terms = add("Mul", [add("Add", [mixed, own], "mixed_and_own"), columns], "terms")
-        ones = constant(np.ones((1, self._lora.r), dtype), "ones")
-        change = add(
-            "Reshape", [add("MatMul", [ones, terms], "sums"), constant(np.array([-1]), "flat")], "change"
+    def _magnitude(self, node: onnx.NodeProto, layer: AdaptedLayer) -> Magnitude:
+        shapes = {tensor.name: tuple(tensor.dims) for tensor in self._model.graph.initializer}
+        return Magnitude(
+            layer=node,
+            decoder=self._decoders.get(node.output[0]),
+            squares=squares_of(self._stored(node)),
+            shape=shapes[layer.magnitude],
+            a=layer.a,
+            b=layer.b,
+            magnitude=layer.magnitude,
+            r=self._lora.r,
+            inputs=math.prod(shapes[layer.a][1:]) // attributes_of(node).get("group", 1),
+            scale=self._lora.scale,
         )
-        norm = add("Sqrt", [add("Add", [squares, change], "all_squares")], "norm")
-        # No gradient flows through integers. The conversion keeps all bits of a float32 for numbers above 2^-17.
-        unit = number(2.0**40, "unit", np.float64)
-        wide = add("Mul", [add("Cast", [norm], "norm_wide", to=onnx.TensorProto.DOUBLE), unit], "norm_units")
-        whole = add("Cast", [wide], "norm_whole", to=onnx.TensorProto.INT64)
-        back = add(
-            "Div", [add("Cast", [whole], "norm_back", to=onnx.TensorProto.DOUBLE), unit], "norm_held_wide"
-        )
-        held = add("Cast", [back], "norm_held", to=onnx.helper.np_dtype_to_tensor_dtype(dtype))
-        ratio = add("Div", [layer.magnitude, held], "ratio_of_norms")
-        bare = node.output[0]
-        bias = next((name for place, name in enumerate(node.input) if name and _is_bias(node, place)), None)
-        if bias is not None:
-            beta = attributes_of(node).get("beta", 1)
-            if beta != 1:
-                bias = add("Mul", [bias, number(beta, "beta")], "scaled_bias")
-            bare = add("Sub", [bare, bias], "bare")
-        rest = add("Mul", [bare, add("Sub", [ratio, number(1, "one")], "excess")], "rest")
-        return add("Add", [add("Mul", [product, ratio], "scaled_product"), rest], "magnitude")
+
+    def _stored(self, node: onnx.NodeProto) -> Stored:
+        return stored_weights(self._model, self._decoders.get(node.output[0], node))
 
     def unused_values(self) -> list[str]:
         """Set the biases to the given values; return the names of values that belong to no bias."""
@@ -682,7 +636,7 @@ class _Editor:
 
     def _bias(self, node: onnx.NodeProto) -> str | None:
         """Return the bias that a layer, or a node after it, adds; None without a bias."""
-        place = _OWN_BIASES.get(node.op_type, 0)
+        place = OWN_BIASES.get(node.op_type, 0)
         if 0 < place < len(node.input) and node.input[place]:
             return node.input[place] if node.input[place] in self._vectors else None
         if node.op_type not in LINEAR:
@@ -709,30 +663,6 @@ class _Editor:
         graph = self._model.graph
         replace_nodes(graph, [n for node in graph.node for n in (node, *self._added.get(node.output[0], ()))])
         _graph.infer_shapes(self._model)
-
-
-def _is_bias(node: onnx.NodeProto, place: int) -> bool:
-    return place == {"DynamicQuantizeMatMul": 4, "Gemm": 2, "MatMulNBits": 5}.get(node.op_type)
-
-
-def _matrix(stored: Stored) -> Array:
-    """Return the weights of a product in double precision, a row for each output."""
-    values = stored.factor * stored.values.astype(np.float64)
-    return values if stored.outputs == 0 else values.T
-
-
-def _through_weights(node: onnx.NodeProto, a: str, dtype: np.dtype[Any], add: Callable[..., str]) -> str:
-    """Add nodes that compute A Wᵀ from the weights that a layer reads; return the result."""
-    if node.op_type == "DynamicQuantizeMatMul":
-        # The layer rounds its input, and the rounding of A would change the norms.
-        kind = onnx.helper.np_dtype_to_tensor_dtype(dtype)
-        codes = add("Cast", [node.input[1]], "codes", to=kind)
-        if len(node.input) > 3 and node.input[3]:
-            codes = add("Sub", [codes, add("Cast", [node.input[3]], "zeros", to=kind)], "centered_codes")
-        return add("Mul", [add("MatMul", [a, codes], "a_through_codes"), node.input[2]], "a_through_weights")
-    others = [name for place, name in enumerate(node.input) if place and not _is_bias(node, place)]
-    domain = {"domain": node.domain} if node.domain else {}
-    return add(node.op_type, [a, *others], "a_through_weights", **domain, **attributes_of(node))
 
 
 def sums_of(graph: onnx.GraphProto, layer: AdaptedLayer) -> list[onnx.NodeProto]:
