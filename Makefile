@@ -508,13 +508,13 @@ small: setup ## Build the library with only the operators of MODELS and only the
 	@test -n "$(MODELS)" || { echo 'make small: name models and operators, as in make small MODELS="a.onnx b.onnx Relu"'; exit 2; }
 	cmake -S . -B $(BUILD)/small -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
 	  $(foreach part,$(SMALL_PARTS),-DORTRAIN_$(part)=$(if $(filter $(part),$(PARTS)),ON,OFF)) \
-	  $(foreach part,$(TYPES),-DORTRAIN_$(part)=$(if $(filter $(part),$(PARTS) $(TYPES_OF_MODELS)),ON,OFF)) \
+	  $(foreach part,$(MODEL_PARTS),-DORTRAIN_$(part)=$(if $(filter $(part),$(PARTS) $(NEEDED_PARTS)),ON,OFF)) \
 	  "-DORTRAIN_OPERATORS=$$(echo $(MODELS) | tr ' ' ';')"
 	cmake --build $(BUILD)/small --target ortrain
 
 # The parts that training from artifacts does not need (CMakeLists.txt). `ortrain reduce` leaves out the same parts.
-TYPES = DOUBLES HALVES SMALL_INTEGERS
-TYPES_OF_MODELS = $(if $(filter %.onnx,$(MODELS)),$(shell $(PYTHON) cmake/parts_for_types.py $(filter %.onnx,$(MODELS))),$(TYPES))
+MODEL_PARTS = DEPTHWISE DOUBLES HALVES SMALL_INTEGERS
+NEEDED_PARTS = $(if $(filter %.onnx,$(MODELS)),$(shell $(PYTHON) cmake/parts_for_models.py $(filter %.onnx,$(MODELS))),$(MODEL_PARTS))
 SMALL_PARTS = ADAPTERS ARTIFACTS CUSTOM_OPERATORS GRAPHS LEGACY METRICS SPARSE
 
 # scripts/library_size.py reads the map that the linker writes.

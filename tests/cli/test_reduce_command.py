@@ -51,6 +51,15 @@ def test_kernels_for_types_that_no_model_names_are_left_out(run, folder):
     assert [settings[f"ORTRAIN_{part}"] for part in types] == ["ON", "OFF", "OFF"]
 
 
+@pytest.mark.parametrize(("group", "option"), [(1, "OFF"), (4, "ON")])
+def test_kernels_of_depthwise_convolutions_are_kept_for_convolutions_with_groups(run, folder, group, option):
+    model = onnx.load(folder / "eval_model.onnx")
+    model.graph.node.append(onnx.helper.make_node("Conv", ["image", "weights"], ["out"], group=group))
+    onnx.save(model, folder / "eval_model.onnx")
+    run("reduce", folder)
+    assert settings_of(folder / "reduced" / "reduced.cmake")["ORTRAIN_DEPTHWISE"] == option
+
+
 def test_the_optimizer_of_the_model_is_built_alone(run, folder):
     model = onnx.load(folder / "optimizer_model.onnx")
     node = onnx.helper.make_node("Optimizer", ["learning_rate"], ["out"], domain="ortrain", type="lion")

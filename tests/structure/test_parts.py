@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 from ortrain.cli import reduce_command
-from ortrain.cli.model_contents import PARTS_FOR_TYPES
+from ortrain.cli.model_contents import PARTS_FOR_MODELS, PARTS_FOR_TYPES
 
 ROOT = Path(__file__).resolve().parents[2]
 CMAKE = (ROOT / "CMakeLists.txt").read_text()
 PARTS = dict(re.findall(r'^part\((\w+) "([^"]*)"', CMAKE, re.MULTILINE))
-WITHOUT_CALLS = {"ml", "strings", *PARTS_FOR_TYPES}
+WITHOUT_CALLS = {"ml", "strings", *PARTS_FOR_MODELS}
 
 
 def calls() -> list[dict[str, str]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import ortrain
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from ortrain import _ortrain, api
 from ortrain.alias import library_folder, make_alias
 from recorded import Fixture
@@ -55,11 +55,45 @@ def test_passes_do_without_operators_that_are_left_out() -> None:
     np.testing.assert_array_equal(y, np.maximum(x[..., :2, :2] - x[..., 1:, 1:], 0))
 
 
+@pytest.mark.parametrize("group", [2, 4])
+@pytest.mark.parametrize("pointwise", [False, True])
+def test_convolutions_with_groups_need_no_kernels_of_their_own(group: int, pointwise: bool) -> None:
+    """The build leaves out the kernels of depthwise convolutions, because the models have no convolution with groups."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(2, 4, 6, 6)).astype(np.float32)
+    w = random.normal(size=(4, 4 // group, 3, 3)).astype(np.float32)
+    square = random.normal(size=(5, 4, 1, 1)).astype(np.float32)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["h" if pointwise else "y"], group=group)]
+    if pointwise:
+        nodes.append(helper.make_node("Conv", ["h", "square"], ["y"]))
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4, 6, 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(square, "square")],
+    )
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
+    windows = windows.reshape(2, group, 4 // group, 4, 4, 3, 3)
+    expected = np.einsum("ngchwij,gmcij->ngmhw", windows, w.reshape(group, 4 // group, 4 // group, 3, 3))
+    expected = expected.reshape(2, 4, 4, 4)
+    if pointwise:
+        expected = np.einsum("nchw,mc->nmhw", expected, square[:, :, 0, 0])
+    (y,) = ortrain.InferenceSession(data).run(None, {"x": x})
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_operators_that_passes_make_are_left_out_with_those_that_they_are_made_of() -> None:
     contents = (library_folder() / "libortrain.so").read_bytes()
-    # It is made of convolutions, which the recorded run has.
-    assert b"SeparableConv" in contents
-    for made in (b"ProjectedCrossEntropy", b"AccumulateRows", b"SparseProduct", b"GeluAndDerivative"):
+    # The recorded run has convolutions, but none with groups, of which SeparableConv is made.
+    for made in (
+        b"SeparableConv",
+        b"ProjectedCrossEntropy",
+        b"AccumulateRows",
+        b"SparseProduct",
+        b"GeluAndDerivative",
+    ):
         assert made not in contents
 
 

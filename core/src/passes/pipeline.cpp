@@ -74,7 +74,8 @@ constexpr Pass kSessionPasses[] = {
     {"fuse_conv_batch_normalization", needing({"BatchNormalization"}, fuse_conv_batch_normalization)},
     {"fuse_conv_activation", needing({"Conv"}, fuse_conv_activation)},
     // After the passes that give convolutions their biases and activations.
-    {"fuse_separable_conv", needing({"Conv", "FusedConv"}, fuse_separable_conv)},
+    {"fuse_separable_conv",
+     kDepthwisePart.is_built ? needing({"Conv", "FusedConv"}, fuse_separable_conv) : find_nothing},
     {"fuse_product", fuse_product},
     // The order of nodes is decided once the nodes no longer change.
     {"schedule_weight_gradients", schedule_weight_gradients, PassLevel::kExtended,

@@ -1,4 +1,4 @@
-"""The operators and element types of a model, for builds of the library with only these.
+"""The operators, element types and depthwise convolutions of a model, for builds of the library with only these.
 
 The scripts in cmake/ import this file without the package, so this file imports nothing from the package.
 """
@@ -13,6 +13,10 @@ PARTS_FOR_TYPES = {"doubles": {11}, "halves": {10, 16}, "small_integers": {3, 4,
 dtype.h)."""
 
 
+PARTS_FOR_MODELS = (*PARTS_FOR_TYPES, "depthwise")
+"""Parts without calls of their own, which a library needs if a model does (`parts_for`)."""
+
+
 def operators_in(model: Any) -> Iterator[str]:
     """Yield the operators of a model and of its subgraphs and functions, prefixed with the domain unless it is ONNX's.
 
@@ -25,10 +29,15 @@ def operators_in(model: Any) -> Iterator[str]:
             yield from (f"ortrain.Optimizer.{a.s.decode()}" for a in node.attribute if a.name == "type")
 
 
-def parts_for_types(model: Any) -> set[str]:
-    """Return the parts of the library that the element types in a model need."""
+def parts_for(model: Any) -> set[str]:
+    """Return the parts of the library that the element types and convolutions of a model need.
+
+    A convolution with groups counts as depthwise, because the shape of its weights may be unknown.
+    """
     types = set(_types(model))
-    return {part for part, of_part in PARTS_FOR_TYPES.items() if types & of_part}
+    parts = {part for part, of_part in PARTS_FOR_TYPES.items() if types & of_part}
+    groups = (a for node in _nodes(model) for a in node.attribute if a.name == "group")
+    return parts | ({"depthwise"} if any(a.i > 1 or a.ref_attr_name for a in groups) else set())
 
 
 def _nodes(model: Any) -> Iterator[Any]:

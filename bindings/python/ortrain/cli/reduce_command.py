@@ -37,7 +37,7 @@ ORIGIN = "origin.txt"
     "--with",
     "kept",
     multiple=True,
-    type=click.Choice(sorted((*PARTS, *model_contents.PARTS_FOR_TYPES))),
+    type=click.Choice(sorted((*PARTS, *model_contents.PARTS_FOR_MODELS))),
     help="keep this part of the library; may be repeated",
 )
 @click.option(
@@ -78,7 +78,7 @@ def command(
     models = _models_of(running.artifacts_folder(folder))
     operators = sorted({name for model in models for name in model_contents.operators_in(model)} | set(more))
     for model in models:
-        kept = (*kept, *sorted(model_contents.parts_for_types(model) - set(kept)))
+        kept = (*kept, *sorted(model_contents.parts_for(model) - set(kept)))
     target = out or folder / "reduced"
     if source is not None:
         _check_source(source)
@@ -133,7 +133,7 @@ def _settings(operators: list[str], kept: Iterable[str]) -> str:
         "ORTRAIN_OPERATORS": ";".join(operators),
         **{
             f"ORTRAIN_{part.upper()}": "ON" if part in set(kept) else "OFF"
-            for part in (*PARTS, *model_contents.PARTS_FOR_TYPES)
+            for part in (*PARTS, *model_contents.PARTS_FOR_MODELS)
         },
     }
     lines = [f'set({name} "{value}" CACHE STRING "" FORCE)' for name, value in values.items()]

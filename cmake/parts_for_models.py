@@ -1,6 +1,6 @@
-"""Print the parts of the library that the element types in ONNX models need (spec/library.yaml).
+"""Print the parts of the library that the element types and convolutions of ONNX models need (spec/library.yaml).
 
-``parts_for_types.py MODEL...`` prints names of options without their prefix, as HALVES, one in a line.
+``parts_for_models.py MODEL...`` prints names of options without their prefix, as HALVES, one in a line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def main() -> None:
     import onnx
 
     models = [onnx.load(Path(path), load_external_data=False) for path in sys.argv[1:]]
-    for part in sorted({part for model in models for part in model_contents.parts_for_types(model)}):
+    for part in sorted({part for model in models for part in model_contents.parts_for(model)}):
         print(part.upper())
 
 
