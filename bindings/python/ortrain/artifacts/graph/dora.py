@@ -78,21 +78,30 @@ class Magnitude:
 
     def rescaled(self, nodes: Nodes, total: str) -> str:
         """Add nodes that multiply ``W x + s B A x + b`` by m / n, except for the bias b; return the result."""
-        shape, norms = self.shape, self._norms(nodes)
-        if len(shape) > 1:
-            norms = nodes.shaped(norms, list(shape), "norms")
-        ratio = nodes.add("Div", [self.magnitude, norms], "ratio_of_norms")
+        norms, magnitude, outputs = self._norms(nodes), self.magnitude, len(self.squares)
+        if len(self.shape) > 1:
+            magnitude = nodes.shaped(magnitude, [outputs], "magnitudes")
+        ratio = nodes.add("Div", [magnitude, norms], "ratio_of_norms")
+        shift = self._shift(nodes, ratio)
+        if (
+            self.layer.op_type == "Conv"
+        ):  # a convolution keeps the layout in which convolutions store values, a Mul does not
+            kernels = nodes.shaped(ratio, [outputs, 1, *self.shape[2:]], "ratio_kernels")
+            inputs = [total, kernels, *([shift] if shift else [])]
+            return nodes.add("Conv", inputs, "rescaled", group=outputs)
         result = nodes.add("Mul", [total, ratio], "rescaled")
+        return nodes.add("Add", [result, shift], "with_bias") if shift else result
+
+    def _shift(self, nodes: Nodes, ratio: str) -> str:
+        """Add nodes for the part of the bias that the ratio would remove, ``(1 - ratio) b``; "" without a bias."""
         place = OWN_BIASES.get(self.layer.op_type, 0)
         if not 0 < place < len(self.layer.input) or not self.layer.input[place]:
-            return result
+            return ""
         bias, beta = str(self.layer.input[place]), attributes_of(self.layer).get("beta", 1)
-        if len(shape) > 1:
-            bias = nodes.shaped(bias, list(shape), "bias")
         if beta != 1:
             bias = nodes.add("Mul", [bias, nodes.number(beta, "beta")], "scaled_bias")
         rest = nodes.add("Sub", [nodes.number(1, "one"), ratio], "rest_of_ratio")
-        return nodes.add("Add", [result, nodes.add("Mul", [bias, rest], "rest_of_bias")], "with_bias")
+        return nodes.add("Mul", [bias, rest], "rest_of_bias")
 
     def _norms(self, nodes: Nodes) -> str:
         """Add nodes for the norms of W + s B A, ``[outputs]``.
@@ -106,7 +115,7 @@ class Magnitude:
             b = nodes.shaped(b, [-1, self.r], "b_rows")
             a = nodes.shaped(a, [self.r, -1], "a_rows") if self._groups == 1 else self._parts_of_a(nodes)
             turned = turned if self._groups == 1 else [0, 2, 1]
-        through = self._through_weights(nodes) if self._groups == 1 else self._through_groups(nodes, a)
+        through = self._through_weights(nodes, a) if self._groups == 1 else self._through_groups(nodes, a)
         columns = nodes.add("Transpose", [b], "b_columns", perm=[1, 0])
         gram = nodes.add("MatMul", [a, nodes.add("Transpose", [a], "a_columns", perm=turned)], "gram")
         mixed = nodes.add("Mul", [through, nodes.number(2 * self.scale, "twice")], "mixed")
@@ -142,14 +151,14 @@ class Magnitude:
         columns = nodes.add("Transpose", [kernels], "kernel_columns", perm=[1, 2, 0])
         return nodes.add("MatMul", [parts, columns], "a_through_weights")
 
-    def _through_weights(self, nodes: Nodes) -> str:
+    def _through_weights(self, nodes: Nodes, a: str) -> str:
         """Add nodes that compute A Wᵀ, ``[r, outputs]``, from the weights that the layer reads."""
         node = self.layer
         if node.op_type in LOOK_UPS:
             return self._through_table(nodes)
-        if node.op_type == "Conv":  # A is a batch of r inputs of the size of the kernel
-            found = nodes.add("Conv", [self.a, node.input[1]], "a_through_kernels")
-            return nodes.shaped(found, [self.r, -1], "a_through_weights")
+        if node.op_type == "Conv":
+            kernels = nodes.shaped(node.input[1], [-1, self.inputs], "kernels")
+            return nodes.add("Gemm", [a, kernels], "a_through_weights", transB=1)
         if node.op_type == "DynamicQuantizeMatMul":
             # The layer rounds its input, and the rounding of A would change the norms.
             kind = onnx.helper.np_dtype_to_tensor_dtype(nodes.dtype)
@@ -157,7 +166,7 @@ class Magnitude:
             if len(node.input) > 3 and node.input[3]:
                 zeros = nodes.add("Cast", [node.input[3]], "zeros", to=kind)
                 codes = nodes.add("Sub", [codes, zeros], "centered_codes")
-            product = nodes.add("MatMul", [self.a, codes], "a_through_codes")
+            product = nodes.add("MatMul", [a, codes], "a_through_codes")
             return nodes.add("Mul", [product, node.input[2]], "a_through_weights")
         bias = OWN_BIASES.get(node.op_type)
         others = [name for place, name in enumerate(node.input) if place and place != bias]
