@@ -120,6 +120,9 @@ MODELS = {
             "LoRA, r = 8, on the convolutions": _made(
                 "cross_entropy", adapter=("LoRA", {"r": 8, "targets": "Conv"})
             ),
+            "DoRA, r = 8, on the convolutions": _made(
+                "cross_entropy", adapter=("LoRA", {"r": 8, "targets": "Conv", "use_dora": True})
+            ),
             "new head and the last two layers": _made(
                 "cross_entropy", head=("Head", {"classes": 10, "train": "last:2"})
             ),

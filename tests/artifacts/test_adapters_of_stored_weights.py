@@ -727,6 +727,32 @@ def test_convolutions_of_every_geometry_have_norms(settings: dict[str, Any], tmp
         assert found[channel] == pytest.approx(moved[1] - moved[0], rel=1e-3, abs=1e-5)
 
 
+def test_quantized_kernels_with_groups_are_not_written_again(tmp_path: pathlib.Path) -> None:
+    model = convolution_model(group=3)
+    model.graph.initializer[0].CopyFrom(
+        numpy_helper.from_array(codes(-127, 127, 6, 1, 3, 2).astype(np.int8), "codes")
+    )
+    model.graph.initializer.append(numpy_helper.from_array(scales(6), "scales"))
+    model.graph.node.insert(
+        0, helper.make_node("DequantizeLinear", ["codes", "scales"], ["fc.weight"], "decode", axis=0)
+    )
+    lora = LoRA(r=3, targets="fc", use_dora=True)
+    artifacts.generate_artifacts(
+        model, adapter=lora, loss=artifacts.LossType.MSELoss, artifact_directory=tmp_path
+    )
+    training, x = Training(tmp_path), numbers(4, 3, 9, 8, seed=2)
+    training.optimizer.set_learning_rate(0.05)
+    losses = [training.step(x, numbers(4, 6, seed=3)) for _ in range(4)]
+    assert losses[-1] < losses[0]
+    training.module.export_model_for_inferencing(str(tmp_path / "inside.onnx"), ["y"])
+    with pytest.raises(ValueError, match=r"cannot merge the adapter of fc: .* which is quantized$"):
+        artifacts.merged(tmp_path / "inside.onnx")
+    with pytest.raises(
+        ValueError, match="cannot merge the adapter of fc into 'codes': its convolution has groups"
+    ):
+        artifacts.requantized(tmp_path / "inside.onnx")
+
+
 def test_groups_that_do_not_divide_the_rank_are_named(tmp_path: pathlib.Path) -> None:
     model = convolution_model(group=3)
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(numbers(6, 1, 3, 2), "fc.weight"))

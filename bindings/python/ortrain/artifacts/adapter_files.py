@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from ortrain import _graph
 from ortrain._files.reading import explained, open_file
 from ortrain._files.weights import array_of, load_with_weights_apart
 from ortrain._files.writing import write_files
-from ortrain._graph.initializers import remove_initializers
+from ortrain._graph.initializers import add_initializer, free_name, remove_initializers
 from ortrain._ortrain import OrtValue
 from ortrain.adapters import AdapterFormat
 from ortrain.api import CheckpointState
@@ -33,10 +34,11 @@ from ortrain.artifacts.graph.adapters import (
     sums_of,
 )
 from ortrain.artifacts.graph.coders import Parts
-from ortrain.artifacts.graph.dora import squares_of, with_norms
+from ortrain.artifacts.graph.dora import UNIT, norms_of, squares_of, with_norms, without_groups
 from ortrain.artifacts.graph.fused import refuse, replace_nodes
 from ortrain.artifacts.graph.quantized import Quantization, QuantizedLayer
 from ortrain.artifacts.graph.stored_weights import Stored, stored_weights, write_weights
+from ortrain.artifacts.graph.targets import WEIGHTS, attributes_of
 
 StrPath = str | os.PathLike[str]
 Array = npt.NDArray[Any]
@@ -254,6 +256,8 @@ def with_adapter_inputs(model: onnx.ModelProto | StrPath) -> onnx.ModelProto:
 def merged(model: onnx.ModelProto | StrPath) -> onnx.ModelProto:
     """Return an exported model with its adapters added to its weights: the nodes, the size and the speed of the base.
 
+    Only a convolution with groups has larger kernels then, without groups, because its adapter joins channels of all groups.
+
     Raises
     ------
     ValueError
@@ -263,7 +267,7 @@ def merged(model: onnx.ModelProto | StrPath) -> onnx.ModelProto:
     for layer, reader, delta in _products(changed, adapters):
         stored = _stored(changed, reader, layer)
         if not stored.is_float:
-            can_requantize = stored.coder.obstacle(stored.parts) is None
+            can_requantize = _obstacle(stored, delta) is None
             remedy = "; `requantized` merges into such weights" if can_requantize else ""
             raise ValueError(_reason(layer, f"{stored.name!r}, which is quantized{remedy}"))
         _merge(changed, stored, layer, delta)
@@ -286,13 +290,20 @@ def requantized(model: onnx.ModelProto | StrPath) -> Quantization:
     layers = []
     for layer, reader, delta in _products(changed, adapters):
         stored = _stored(changed, reader, layer)
-        if (obstacle := stored.coder.obstacle(stored.parts)) is not None:
+        if (obstacle := _obstacle(stored, delta)) is not None:
             raise ValueError(f"cannot merge the adapter of {layer.module} into {stored.name!r}: {obstacle}")
         exact, parts = _merge(changed, stored, layer, delta)
         if not stored.is_float:
             layers.append(_described(layer, stored, exact, parts))
     _remove_adapters(changed, adapters)
     return Quantization(tuple(layers), (), changed)
+
+
+def _obstacle(stored: Stored, delta: Array) -> str | None:
+    """Return why a sum cannot be stored in the form of the weights; None if it can."""
+    if not stored.is_float and delta.size != stored.values.size:
+        return "its convolution has groups, whose channels the product of A and B joins"
+    return stored.coder.obstacle(stored.parts)
 
 
 def _stored(model: onnx.ModelProto, reader: onnx.NodeProto, layer: AdaptedLayer) -> Stored:
@@ -315,11 +326,6 @@ def _products(
     for layer in adapters.layers:
         tensors = {tensor.name: tensor for tensor in model.graph.initializer}
         a, b = (array_of(tensors[name]).astype(np.float64) for name in (layer.a, layer.b))
-        if a.shape[0] != b.shape[1]:
-            raise ValueError(
-                f"cannot merge the adapter of {layer.module}: its convolution has {a.shape[0] // b.shape[1]} groups, and the "
-                "product of A and B joins channels of different groups"
-            )
         delta = adapters.scale * _product(layer, a, b)
         for node in sums_of(model.graph, layer):
             yield layer, producers[node.input[0]], delta
@@ -336,6 +342,8 @@ def _magnitude(model: onnx.ModelProto, layer: AdaptedLayer) -> Array | None:
 def _merge(model: onnx.ModelProto, stored: Stored, layer: AdaptedLayer, delta: Array) -> tuple[Array, Parts]:
     """Add a product to the weights of a layer; return the exact sum, and the tensors that now represent it."""
     weight, factor = stored.values, stored.factor  # the layer multiplies its weights by the factor
+    if delta.size != weight.size:
+        return _merge_without_groups(model, stored, layer, delta)
     change = (delta if stored.outputs == 0 else delta.T) / factor
     norms = _magnitude(model, layer)
     exact = weight + change.reshape(weight.shape)
@@ -344,6 +352,31 @@ def _merge(model: onnx.ModelProto, stored: Stored, layer: AdaptedLayer, delta: A
     parts = stored.parts_of(exact)
     apart = f"{layer.a.partition('.lora_')[0]}.merged"
     write_weights(model, stored, parts, _reads_of_the_base(model), apart)
+    return exact, parts
+
+
+def _merge_without_groups(
+    model: onnx.ModelProto, stored: Stored, layer: AdaptedLayer, delta: Array
+) -> tuple[Array, Parts]:
+    """Add a product that joins the channels of all groups to the weights of a convolution, which then has one group."""
+    weight, node = stored.values, stored.layer
+    groups = int(attributes_of(node)["group"])
+    exact, norms = without_groups(weight.astype(np.float64), groups) + delta, _magnitude(model, layer)
+    if norms is not None:
+        adapters = adapters_in(model)
+        assert adapters is not None
+        tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+        a, b = (array_of(tensors[name]).astype(np.float64) for name in (layer.a, layer.b))
+        rows = b.reshape(-1, a.shape[0]) @ a.reshape(a.shape[0], -1)
+        ratio = norms.ravel() / np.maximum(
+            norms_of(weight + adapters.scale * rows.reshape(weight.shape)), UNIT
+        )
+        exact = exact * ratio.reshape(-1, *[1] * (weight.ndim - 1))
+    parts = Parts(np.ascontiguousarray(exact, dtype=weight.dtype))
+    name = free_name(f"{layer.a.partition('.lora_')[0]}.merged", _graph.names_in_use(model))
+    add_initializer(model, name, parts.codes)
+    node.input[WEIGHTS[node.op_type]] = name
+    next(attribute for attribute in node.attribute if attribute.name == "group").i = 1
     return exact, parts
 
 
@@ -370,9 +403,11 @@ def _reads_of_the_base(model: onnx.ModelProto) -> Counter[str]:
 
 
 def _product(layer: AdaptedLayer, a: Array, b: Array) -> Array:
-    """Return B A, with a row for each output."""
+    """Return B A, with a row for each output. With groups, the outputs of a group read a part of the rows of A."""
     if layer.operator == "Conv":
-        product: Array = np.tensordot(b.reshape(b.shape[:2]), a, axes=1)
+        groups = a.shape[0] // b.shape[1]
+        matrix = without_groups(b.reshape(b.shape[:2]), groups)
+        product: Array = np.tensordot(matrix, a, axes=1)
         return product
     return np.asarray(b @ a)
 

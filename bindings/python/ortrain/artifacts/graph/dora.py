@@ -22,8 +22,8 @@ Array = npt.NDArray[Any]
 
 ROWS = 4096
 """The number of rows of a table in codes that a step decodes at once, at most."""
-#: Norms are held at multiples of this number, which is also the least norm.
-_UNIT = 2.0**-40
+UNIT = 2.0**-40
+"""Norms are held at multiples of this number, which is also the least norm."""
 #: Layers that add a bias themselves, and the index of the input with the bias.
 OWN_BIASES = {"Conv": 2, "DynamicQuantizeMatMul": 4, "Gemm": 2, "MatMulNBits": 5}
 
@@ -129,7 +129,7 @@ class Magnitude:
         change = nodes.shaped(sums, [-1], "change")
         total = nodes.add("Add", [squares, change], "all_squares")
         # A channel whose weights are all zero has m = 0 as well: 0 / 0 would be NaN.
-        least = nodes.number(max(_UNIT**2, 2.0**-24 if nodes.dtype == np.float16 else 0), "least_square")
+        least = nodes.number(max(UNIT**2, 2.0**-24 if nodes.dtype == np.float16 else 0), "least_square")
         return _held(nodes, nodes.add("Sqrt", [nodes.add("Max", [total, least], "positive_squares")], "norm"))
 
     # With g groups, PEFT takes the norms of W + s M, where M is the product of B as outputs / g rows and A as r rows, in the
@@ -216,12 +216,27 @@ def shape_of(operator: str, outputs: int, rank: int) -> tuple[int, ...]:
     return (1, outputs, *[1] * (rank - 2)) if operator == "Conv" else (outputs,)
 
 
+def norms_of(weight: Array) -> Array:
+    """Return the norms of the weights of each output, which is an index of the first axis."""
+    return np.asarray(np.sqrt((weight.astype(np.float64) ** 2).sum(tuple(range(1, weight.ndim)))))
+
+
+def without_groups(weight: Array, groups: int) -> Array:
+    """Return kernels that read all channels: zero for channels of other groups."""
+    outputs, inputs = weight.shape[0] // groups, weight.shape[1]
+    whole = np.zeros((weight.shape[0], groups * inputs, *weight.shape[2:]), weight.dtype)
+    for group in range(groups):
+        rows = slice(group * outputs, (group + 1) * outputs)
+        whole[rows, group * inputs : (group + 1) * inputs] = weight[rows]
+    return whole
+
+
 def with_norms(weight: Array, outputs: int, norms: Array) -> Array:
     """Return weights scaled so that those of each output have a given norm. `outputs` is the axis of the outputs."""
     others = tuple(axis for axis in range(weight.ndim) if axis != outputs)
     found = np.sqrt((weight.astype(np.float64) ** 2).sum(others, keepdims=True))
     wanted = norms.reshape([-1 if axis == outputs else 1 for axis in range(weight.ndim)])
-    return np.asarray(weight * (wanted / np.maximum(found, _UNIT)))
+    return np.asarray(weight * (wanted / np.maximum(found, UNIT)))
 
 
 def _held(nodes: Nodes, norm: str) -> str:
@@ -229,7 +244,7 @@ def _held(nodes: Nodes, norm: str) -> str:
 
     No gradient flows through integers. The conversion keeps all bits of a float32 for numbers above 2^-17.
     """
-    unit = nodes.number(1 / _UNIT, "unit", np.float64)
+    unit = nodes.number(1 / UNIT, "unit", np.float64)
     wide = nodes.add("Cast", [norm], "norm_wide", to=onnx.TensorProto.DOUBLE)
     whole = nodes.add(
         "Cast", [nodes.add("Mul", [wide, unit], "norm_units")], "norm_whole", to=onnx.TensorProto.INT64
