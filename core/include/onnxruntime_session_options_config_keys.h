@@ -126,7 +126,7 @@ static const char* const kOrtSessionOptionsOptimizedModelExternalInitializersFil
 /** Size from which initializers go into that file. Not honoured. */
 static const char* const kOrtSessionOptionsOptimizedModelExternalInitializersMinSizeInBytes = "session.optimized_model_external_initializers_min_size_in_bytes";
 
-/** Folder of the external data of a model in memory. Not honoured. */
+/** Folder of the external data of a model in memory. Honoured. */
 static const char* const kOrtSessionOptionsModelExternalInitializersFileFolderPath = "session.model_external_initializers_file_folder_path";
 
 /** Whether packed weights are saved. Not honoured. */

@@ -78,6 +78,7 @@ struct ReadOptions {
   bool map_external = false;  // large external data are mapped, and must not change while they are in use
   ModelLimits limits = {};
   GivenInitializers given = {};
+  std::filesystem::path directory = {};   // of the external data of a model in memory
   ModelNotes* notes = nullptr;            // filled in unless it is null
   void (*check)(const Model&) = nullptr;  // throws kInvalidGraph for what else the model must not be
 };

@@ -413,7 +413,7 @@ Model load_model(const std::filesystem::path& path, ReadOptions options) {
 
 Model load_model(const void* data, size_t bytes, const std::string& origin, ReadOptions options) {
   options.check = check_signatures;
-  return read_model(data, bytes, origin, {}, options);
+  return read_model(data, bytes, origin, options.directory, options);
 }
 
 }  // namespace ortrain

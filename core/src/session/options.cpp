@@ -234,6 +234,8 @@ ReadOptions read_options(const SessionOptions& options) {
   if (!format.empty()) how.format = format == "ORT" ? ModelFormat::kOrt : ModelFormat::kOnnx;
   how.limits = model_limits(options);
   how.given = options.initializers;
+  const auto folder = options.config.find("session.model_external_initializers_file_folder_path");
+  if (folder != options.config.end()) how.directory = from_utf8(folder->second);
   return how;
 }
 

@@ -131,6 +131,15 @@ def with_all_data(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
+def serialized_beside(model: onnx.ModelProto) -> bytes:
+    """Return the bytes of a model whose weights that are in other files stay there: in the folder from which it was loaded."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for tensor in filter(is_apart, copy.graph.initializer):
+        _refer(tensor, {entry.key: entry.value for entry in tensor.external_data if entry.key != _FOLDER})
+    return bytes(copy.SerializeToString())
+
+
 def is_too_large(model: onnx.ModelProto) -> bool:
     """Whether the elements of initializers inside the model exceed the size of a model file."""
     return sum(map(_bytes_inside, model.graph.initializer)) > LIMIT - _LEFT_FOR_NODES

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 RECORD = "language_model.json"
 """The file in a folder of artifacts with the path of their language model and the settings of their creation."""
 
+_FOLDER = "session.model_external_initializers_file_folder_path"
+
 LOSS = "token_cross_entropy"
 KIND = "language_model"
 BATCH = 8
@@ -58,7 +60,7 @@ def model_in(path: Path) -> Path | None:
 def opened(model: Path, options: SessionOptions) -> InferenceSession:
     """Return a session with a language model, without its key-value cache if it has one."""
     from ortrain._files.models import load_model
-    from ortrain._files.weights import load_with_weights_apart, with_all_data
+    from ortrain._files.weights import load_with_weights_apart, serialized_beside
     from ortrain.artifacts.graph.cache import cache_inputs, remove_cache
     from ortrain.artifacts.graph.packed_tables import has_unpacked_tables, pack_tables
 
@@ -68,7 +70,8 @@ def opened(model: Path, options: SessionOptions) -> InferenceSession:
     loaded = load_with_weights_apart(model)
     remove_cache(loaded)
     pack_tables(loaded)
-    return InferenceSession(with_all_data(loaded).SerializeToString(), options)
+    options.add_session_config_entry(_FOLDER, str(model.absolute().parent))
+    return InferenceSession(serialized_beside(loaded), options)
 
 
 def batch_of(folder: Path) -> tuple[int, int]:

@@ -32,6 +32,7 @@ inline constexpr ConfigEntry kConfigEntries[] = {
     {"session.set_denormal_as_zero", ConfigKind::kChoice, "0 1", ""},
     {"session.intra_op.allow_spinning", ConfigKind::kChoice, "0 1", "1"},
     {"session.force_spinning_stop", ConfigKind::kChoice, "0 1", "0"},
+    {"session.model_external_initializers_file_folder_path", ConfigKind::kFolder, "", ""},
     {"session.load_model_format", ConfigKind::kChoice, "ONNX ORT", ""},
     {"session.save_model_format", ConfigKind::kChoice, "ONNX ORT", ""},
     {"session.max_nodes", ConfigKind::kLimit, "", "1000000"},
