@@ -458,7 +458,7 @@ class _Editor:
         if node.op_type in LOOK_UPS and self._floating(node) is None:
             return "it looks up no floating-point numbers"
         if node.op_type == "Conv" and self._lora.r % attributes.get("group", 1):
-            return f"it has {attributes['group']} groups, which do not divide the rank {self._lora.r}"
+            return f"it has {counted(attributes['group'], 'group')}, which is not a divisor of the rank {self._lora.r}"
         if node.op_type in LINEAR and "K" not in attributes and len(self._shape(node) or ()) != 2:
             return "its weights are not a matrix"
         if "K" not in attributes and not self._shape(node):
