@@ -756,7 +756,9 @@ def test_quantized_kernels_with_groups_are_not_written_again(tmp_path: pathlib.P
 def test_groups_that_do_not_divide_the_rank_are_named(tmp_path: pathlib.Path) -> None:
     model = convolution_model(group=3)
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(numbers(6, 1, 3, 2), "fc.weight"))
-    with pytest.raises(ValueError, match=r"fc \(Conv\): it has 3 groups, which is not a divisor of the rank 4"):
+    with pytest.raises(
+        ValueError, match=r"fc \(Conv\): it has 3 groups, which is not a divisor of the rank 4"
+    ):
         artifacts.generate_artifacts(
             model,
             adapter=LoRA(r=4, targets="fc"),
