@@ -11,7 +11,7 @@ import onnxruntime
 import ortrain
 import pytest
 from onnx import helper, numpy_helper
-from ortrain import artifacts
+from ortrain import _graph, artifacts
 from ortrain.artifacts import LoRA
 from ortrain.cli import app
 from training import Training
@@ -319,3 +319,30 @@ def test_fused_embeddings_are_quantized_on_request(embeddings: bool) -> None:
     exact = output_of(model, inputs)
     session = ortrain.InferenceSession(done.model.SerializeToString())
     np.testing.assert_allclose(session.run(None, inputs)[0], exact, rtol=0, atol=0.02 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("case", ["distilbert", "vit"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_adapters_train_on_a_quantized_model_that_declares_no_shapes(
+    case: str, bits: int, tmp_path: pathlib.Path
+) -> None:
+    """PyTorch's older exporter declares no shapes of values inside the graph."""
+    folder = pathlib.Path(__file__).parents[1] / "models" / "data" / case
+    model = onnx.load(folder / "torchscript_17.onnx")
+    del model.graph.value_info[:]
+    quantized = artifacts.quantize_weights(model, bits=bits, embeddings=True).model
+    report = artifacts.generate_artifacts(
+        quantized, adapter=LoRA(r=2), loss=artifacts.LossType.MSELoss, artifact_directory=tmp_path
+    )
+    assert report.adapters is not None
+    assert any("NBits" in str(layer) for layer in report.adapters.layers)
+    assert report.trained
+
+
+def test_the_rows_of_a_quantized_table_have_a_shape() -> None:
+    quantized = artifacts.quantize_weights(model_with(np.random.default_rng(3)), embeddings=True).model
+    _graph.infer_shapes(quantized)
+    gather = next(node for node in quantized.graph.node if node.op_type == "GatherBlockQuantized")
+    found = _graph.find_value_info(quantized, gather.output[0])
+    assert found is not None
+    assert [dim.dim_param or dim.dim_value for dim in found.type.tensor_type.shape.dim] == ["n", WIDTH]

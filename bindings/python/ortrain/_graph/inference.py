@@ -32,6 +32,9 @@ _LIKE_THEIR_INPUT = frozenset(
     }
 )
 
+#: Products of onnxruntime with quantized weights: the last dimension of the result is that of the weights.
+_PRODUCTS = frozenset({"DynamicQuantizeMatMul", "MatMulBnb4", "MatMulNBits"})
+
 #: Operators of onnxruntime whose first output has the first two dimensions of one input and the number of columns of another
 #: input: the indices of both.
 _ROWS_AND_COLUMNS = {
@@ -207,6 +210,8 @@ def _fused_type(
     if node.op_type in _LIKE_THEIR_INPUT and node.input[0] in known:
         made.CopyFrom(known[node.input[0]])
         return made
+    if node.op_type in _PRODUCTS or node.op_type == "GatherBlockQuantized":
+        return _quantized_type(node, known)
     places = _ROWS_AND_COLUMNS.get(node.op_type)
     if (
         places is None
@@ -231,6 +236,32 @@ def _fused_type(
             width.dim_value = sizes[-1]
         elif width.dim_value:
             width.dim_value //= 3
+    return made
+
+
+def _quantized_type(
+    node: onnx.NodeProto, known: Mapping[str, onnx.TypeProto.Tensor]
+) -> onnx.TypeProto.Tensor | None:
+    """Return the type of a product with quantized weights, or of rows of a quantized table; None if the inputs are not known."""
+    attributes = {a.name: a.i for a in node.attribute if a.type == onnx.AttributeProto.INT}
+    made = onnx.TypeProto.Tensor()
+    if node.op_type in _PRODUCTS:
+        weights = known.get(node.input[1])
+        columns = attributes.get("N") or (weights.shape.dim[-1].dim_value if weights is not None else 0)
+        if node.input[0] not in known or not columns or not known[node.input[0]].shape.dim:
+            return None
+        made.CopyFrom(known[node.input[0]])
+        made.shape.dim[-1].Clear()
+        made.shape.dim[-1].dim_value = columns
+        return made
+    if any(name not in known for name in node.input[:3]) or attributes.get("gather_axis"):
+        return None
+    table, rows, scales = (known[name] for name in node.input[:3])
+    made.elem_type = scales.elem_type
+    for dimension in (*rows.shape.dim, *table.shape.dim[1:]):
+        made.shape.dim.add().CopyFrom(dimension)
+    if table.elem_type == onnx.TensorProto.UINT8:  # a byte has as many codes as fit
+        made.shape.dim[-1].dim_value *= 8 // attributes.get("bits", 4)
     return made
 
 
