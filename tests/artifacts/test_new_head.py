@@ -171,6 +171,84 @@ def test_the_activation_at_the_end_stays_in_the_exported_model(case: str, tmp_pa
     assert any("scores before" in note for note in report.head.notes)
 
 
+def model_with(
+    nodes: list[onnx.NodeProto], classes: int, shape: list[Any], values: dict[str, Array]
+) -> onnx.ModelProto:
+    """A model of two layers with nodes behind them, which read ``h``."""
+    rng = np.random.default_rng(5)
+    values = values | {
+        "body.weight": rng.normal(size=(6, 5)).astype(np.float32),
+        "fc.weight": rng.normal(size=(5, classes)).astype(np.float32),
+        "fc.bias": rng.normal(size=classes).astype(np.float32),
+    }
+    body = [helper.make_node("MatMul", ["x", "body.weight"], ["b"]), helper.make_node("Tanh", ["b"], ["t"])]
+    layer = [helper.make_node("Gemm", ["t", "fc.weight", "fc.bias"], ["h"])]
+    graph = helper.make_graph(
+        [*body, *layer, *nodes],
+        "model",
+        [helper.make_tensor_value_info("x", 1, ["batch", 6])],
+        [helper.make_tensor_value_info("y", 1, shape)],
+        [numpy_helper.from_array(value, name) for name, value in values.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("subtracts", [True, False], ids=["shifted", "plain"])
+def test_a_softmax_of_several_nodes_is_one(subtracts: bool, tmp_path: pathlib.Path) -> None:
+    """tf2onnx writes jax.nn.softmax like this, with the number of classes nowhere but in the weights."""
+    nodes = [
+        helper.make_node("ReduceMax", ["h"], ["max"], axes=[1], keepdims=0),
+        helper.make_node("Max", ["low", "max"], ["bounded"]),
+        helper.make_node("Reshape", ["bounded", "column"], ["maxima"]),
+        helper.make_node("Sub", ["h", "maxima"], ["shifted"]),
+        helper.make_node("Exp", ["shifted" if subtracts else "h"], ["e"]),
+        helper.make_node("ReduceSum", ["e", "axis"], ["sum"], keepdims=0),
+        helper.make_node("Reshape", ["sum", "column"], ["sums"]),
+        helper.make_node("Div", ["e", "sums"], ["y"]),
+    ]
+    del nodes[: 0 if subtracts else 4]
+    values = {"low": np.float32(-np.inf), "column": np.array([-1, 1]), "axis": np.array([1])}
+    path = tmp_path / "given.onnx"
+    onnx.save(model_with(nodes, 3, ["batch", 3], {k: np.asarray(v) for k, v in values.items()}), path)
+    head = check_regression(path, tmp_path / "artifacts")
+    assert head.scores == "h"
+    assert any("scores before Softmax" in note for note in head.notes)
+    training = Training(tmp_path / "artifacts")
+    training.module.export_model_for_inferencing(str(tmp_path / "exported.onnx"), ["h", "y"])
+    x, _ = batch_of(path)
+    scores, probabilities = onnxruntime.InferenceSession(str(tmp_path / "exported.onnx")).run(None, {"x": x})
+    wanted = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    np.testing.assert_allclose(probabilities, wanted, rtol=1e-5)
+
+
+DROPPING = {
+    "Squeeze behind Sigmoid": [
+        helper.make_node("Sigmoid", ["h"], ["p"]), helper.make_node("Squeeze", ["p", "axis"], ["y"]),
+    ],
+    "Squeeze of the last dimension": [helper.make_node("Squeeze", ["h", "last"], ["y"])],
+    "Squeeze of two dimensions": [
+        helper.make_node("Unsqueeze", ["h", "axis"], ["u"]), helper.make_node("Squeeze", ["u", "both"], ["y"]),
+    ],
+    "Reshape": [helper.make_node("Reshape", ["h", "flat"], ["y"])],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DROPPING)
+def test_a_model_that_drops_the_dimension_of_its_only_score_keeps_that_of_the_classes(
+    case: str, tmp_path: pathlib.Path
+) -> None:
+    values = {"axis": [1], "last": [-1], "both": [1, 2], "flat": [-1]}
+    given = model_with(DROPPING[case], 1, ["batch"], {k: np.array(v) for k, v in values.items()})
+    path = tmp_path / "given.onnx"
+    onnx.save(given, path)
+    head = check_regression(path, tmp_path / "artifacts")
+    assert any("keeps the dimension of the 4 classes" in note for note in head.notes)
+    training = Training(tmp_path / "artifacts")
+    training.module.export_model_for_inferencing(str(tmp_path / "exported.onnx"), ["y"])
+    session = onnxruntime.InferenceSession(str(tmp_path / "exported.onnx"))
+    assert session.run(None, {"x": batch_of(path)[0]})[0].shape == (6, 4)
+
+
 def test_a_frozen_body_keeps_its_running_statistics(tmp_path: pathlib.Path) -> None:
     fixture = Fixture("resnet_bn")  # exported in training mode
     for train, changes in (("head", False), ("all", True)):
@@ -283,3 +361,13 @@ def test_settings_that_are_no_head_are_rejected() -> None:
         artifacts.generate_artifacts(
             Fixture("mlp_adamw").path("model.onnx"), requires_grad=["fc1"], head=Head(3)
         )
+
+
+def test_a_report_shortens_what_is_left_out_for_one_reason(tmp_path: pathlib.Path) -> None:
+    path = MODELS / "mobilenet_v2" / "torchscript_17.onnx"
+    report = artifacts.generate_artifacts(path, head=Head(4), artifact_directory=tmp_path)
+    lines = str(report).splitlines()
+    shown = [line for line in lines if "not trained, as train is head" in line]
+    assert len(shown) == 4
+    assert shown[-1] == f"... and {len(report.left_out) - 3} more left out: not trained, as train is head"
+    assert sum("the new head" in line for line in lines) == len(report.trained)

@@ -151,6 +151,11 @@ def test_layers_before_sines_are_trained(waves: list[str], tmp_path: Path) -> No
         ("const_fold_opt__31", [node("Mul", "h c", "y")], number(2), False),
         ("model/normalization/sub/y:0", [node("Sub", "h c", "y")], array(3), False),
         ("model/Const_4:0", [node("Mul", "h c", "y")], number(2), False),
+        ("model/Const_4:0", [node("MatMul", "h c", "y")], array(3, 3), False),
+        ("ConstantFolding/norm/truediv_recip:0", [node("Mul", "h c", "y")], number(0.25), False),
+        # JAX, by jax2tf
+        ("jax2tf_net_/Const_4:0", [node("MatMul", "h c", "y")], array(3, 3), True),
+        ("jax2tf_net_/Const_4:0", [node("Mul", "h c", "y")], array(3), False),
         # PaddlePaddle
         ("batch_norm2d_0.w_0", [node("Mul", "h c", "y")], array(3), True),
         ("block_0.w_0", [node("Mul", "h c", "y")], array(1), True),
@@ -173,7 +178,7 @@ def test_names_of_exporters_are_known(
     renamed = [Node.FromString(n.SerializeToString()) for n in nodes]
     for n in renamed:
         n.input[:] = [name if read == "c" else read for read in n.input]
-    pytorch = not name.startswith(("model/", "const_fold", "coef", "Ad_", "Di_"))
+    pytorch = not name.startswith(("model/", "const_fold", "coef", "Ad_", "Di_", "jax2tf", "ConstantFolding"))
     model = model_of(
         [node("Mul", "x weight", "h"), *renamed],
         {"weight": array(3), name: value},

@@ -15,7 +15,8 @@ applies decides:
    expanded, looked up at fixed positions) is that parameter in another form. If a model has such a record, a
    scalar or vector with a generated name and no entry is a constant of the code.
 4. *Values.* A tensor with infinities or the lowest number of its type is a mask.
-5. *Names.* Exporters number the constants that they extract from the code, and some names of buffers are common.
+5. *Names.* Exporters number the constants that they extract from the code, and some names of buffers are common. jax2tf numbers
+   the weights of layers in the same way, so for these their uses decide.
 6. *Uses.* Settings of operators (the bounds of Clip, the scales of Resize), thresholds and exponents are
    constants; so are single numbers used as a divisor, a bound, a fill value or an epsilon. One such use is
    enough for a single number, because exporters merge equal numbers; all uses of an array must be of this kind.
@@ -155,10 +156,20 @@ class _Chooser:
         name = tensor.name
         if _masks(tensor):
             return "a mask: contains infinities or the lowest number of its type"
-        if is_named_as_constant(name):
+        if is_named_as_constant(name) and not self._is_weight_of_jax(tensor):
             return "named like a constant or a buffer"
         size = math.prod(tensor.dims)
         return self._used_as_constant(name, single=size == 1, is_vector=size == max(tensor.dims, default=1))
+
+    def _is_weight_of_jax(self, tensor: onnx.TensorProto) -> bool:
+        """Whether jax2tf, which makes constants of all arrays, made this one of the weights of a layer."""
+        layers = (("MatMul", 1), ("Gemm", 1), ("Conv", 1), ("Gather", 0))
+        uses = self._uses.of((0, tensor.name))
+        return (
+            tensor.name.startswith("jax2tf")
+            and len(tensor.dims) > 1
+            and any((use.operator, use.slot) in layers for use in uses)
+        )
 
     def _recorded(self, name: str, rank: int) -> tuple[Fate, str] | None:
         """Return the fate of an initializer by the exporter's record; None if the record does not mention the initializer."""

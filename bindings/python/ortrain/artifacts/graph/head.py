@@ -21,11 +21,14 @@ from ortrain.artifacts.choice.selection import Selection
 from ortrain.artifacts.graph.adapters import is_added
 from ortrain.artifacts.graph.classifier import ACTIVATIONS, QUANTIZED, Classifier, find_classifier, pooling_of
 from ortrain.artifacts.graph.dynamic_products import join_dynamic_products
+from ortrain.artifacts.graph.joined_softmax import join_softmax
 
 #: Nodes between a network's body and its classifier that belong to the head: a Dropout among them stays in training mode.
 _PASSING = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose"})
 #: Operators between a parameter and the layer that reads it.
 _COPYING = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+#: Operators whose results have the shape of their first input.
+_SAME_SHAPE = ACTIVATIONS | {"Cast", "Dropout", "Identity", "Relu"}
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,7 @@ def replace_head(model: onnx.ModelProto, head: Head, output: str | None, activat
     """
     join_dynamic_products(model)
     _graph.infer_shapes(model)
+    join_softmax(model)
     found = find_classifier(model, output)
     notes: list[str] = []
     if found.node.op_type in QUANTIZED:
@@ -173,7 +177,11 @@ def replace_head(model: onnx.ModelProto, head: Head, output: str | None, activat
         node, slot = found.bias
         dims = [head.classes if dim == found.classes else dim for dim in found.bias_shape]
         bias = _set_parameter(model, node, slot, bias_name, values(dims, node.input[slot]))
-    notes += [*_resize(model, found, head.classes), *_set_activation(found, activation)]
+    notes += [
+        *_keep_classes(model, found, head.classes),
+        *_resize(model, found, head.classes),
+        *_set_activation(found, activation),
+    ]
     first = next((node for node in found.carriers if node.op_type in ACTIVATIONS), None)
     scores = found.output if first is None else first.input[0]
     _restate_shapes(model, found, head.classes)
@@ -288,6 +296,73 @@ def _sources(model: onnx.ModelProto, name: str) -> Iterator[str]:
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What follows from the number of classes.
+
+
+def _keep_classes(model: onnx.ModelProto, found: Classifier, classes: int) -> Iterator[str]:
+    """Keep the dimension of the classes where a model with a single score drops it."""
+    axis = _rank(model, found.node.output[0]) - 1 if found.node.op_type != "Conv" else 1
+    producers = {name: node for node in model.graph.node for name in node.output}
+    for carrier in found.carriers if found.classes == 1 else ():
+        rank = _rank(model, carrier.input[0])
+        if not 0 <= axis < rank:
+            return
+        kept = f"{carrier.op_type} {carrier.name or carrier.output[0]} keeps the dimension of the {counted(classes, 'class')}"
+        if carrier.op_type in ("Squeeze", "Unsqueeze"):
+            axes = _axes_of(model, producers, carrier)
+            if axes is None:
+                return
+            if carrier.op_type == "Unsqueeze":
+                for added in sorted(number % (rank + len(axes)) for number in axes):
+                    axis += added <= axis
+                continue
+            dropped = [number % rank for number in axes]
+            if axis in dropped:
+                dropped.remove(axis)
+                _set_axes(model, carrier, dropped)
+                yield kept
+            axis -= sum(number < axis for number in dropped)
+        elif carrier.op_type == "Reshape":
+            shape = _integers(model, producers, carrier.input[1])
+            if shape is None or shape.tolist() != [-1] or axis != rank - 1:
+                return
+            name = free_name(f"{carrier.input[1]}_and_classes", _graph.names_in_use(model))
+            add_initializer(model, name, np.array([-1, classes], np.int64))
+            carrier.input[1] = name
+            axis = 1
+            yield kept
+        elif carrier.op_type not in _SAME_SHAPE:
+            return
+
+
+def _rank(model: onnx.ModelProto, name: str) -> int:
+    """Return the number of dimensions of a value; 0 if it is not known."""
+    info = _graph.find_value_info(model, name)
+    return len(info.type.tensor_type.shape.dim) if info is not None else 0
+
+
+def _axes_of(
+    model: onnx.ModelProto, producers: dict[str, onnx.NodeProto], node: onnx.NodeProto
+) -> list[int] | None:
+    """Return the dimensions that a Squeeze or Unsqueeze names; None if they are not known."""
+    for attribute in node.attribute:
+        if attribute.name == "axes":
+            return list(attribute.ints)
+    axes = _integers(model, producers, node.input[1]) if len(node.input) > 1 else None
+    return None if axes is None else [int(axis) for axis in axes]
+
+
+def _set_axes(model: onnx.ModelProto, node: onnx.NodeProto, axes: list[int]) -> None:
+    """Make a Squeeze drop these dimensions; without any it becomes Identity."""
+    if not axes:
+        node.op_type = "Identity"
+        del node.attribute[:], node.input[1:]
+    elif len(node.input) > 1:
+        name = free_name(f"{node.input[1]}_without_classes", _graph.names_in_use(model))
+        add_initializer(model, name, np.array(axes, np.int64))
+        node.input[1] = name
+    else:
+        del node.attribute[:]
+        node.attribute.append(onnx.helper.make_attribute("axes", axes))
 
 
 def _resize(model: onnx.ModelProto, found: Classifier, classes: int) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,16 @@ from ortrain.artifacts.graph.head import NewHead
 from ortrain.artifacts.report.findings import SharedWeight
 from ortrain.artifacts.report.folded import FoldedWeight
 
+_MANY, _SHOWN = 12, 3
+"""More initializers than `_MANY` that are left out for one reason are shortened to `_SHOWN` lines of the table."""
+
 
 @dataclass(frozen=True)
 class ArtifactReport:
     """The files that :func:`ortrain.artifacts.generate_artifacts` wrote, and which weights are trained.
 
-    ``print(report)`` shows a table of all floating-point initializers.
+    ``print(report)`` shows a table of the floating-point initializers. Of many that are left out for the same reason, it shows
+    the first ones and the number of the others.
 
     Attributes
     ----------
@@ -106,10 +111,11 @@ class ArtifactReport:
         )
 
     def __str__(self) -> str:
+        shown, others = _shortened(self.initializers)
         rows = [("initializer", "dtype", "shape", "fate", "reason")]
         rows += [
             (choice.name, choice.dtype, f"[{', '.join(map(str, choice.shape))}]", choice.fate.value, choice.reason)
-            for choice in self.initializers
+            for choice in shown
         ]  # fmt: skip
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         lines = [
@@ -117,6 +123,7 @@ class ArtifactReport:
             for row in rows
         ]
         lines.insert(1, "  ".join("-" * width for width in (*widths, len("reason"))))
+        lines += [f"... and {count} more left out: {reason}" for reason, count in others.items()]
         lines += self._lines_about_weights()
         lines += [str(edit) for edit in (self.head, self.adapters) if edit is not None]
         lines += [f"output  {name}" for name in self.input_gradients]
@@ -142,6 +149,20 @@ class ArtifactReport:
                 f"absent      parameters of the network, unused or merged by the exporter: {_some(self.absent)}"
             )
         return lines
+
+
+def _shortened(choices: Sequence[InitializerReport]) -> tuple[list[InitializerReport], dict[str, int]]:
+    """Return the initializers that a table shows, and the number of the others by reason."""
+    counts = Counter(choice.reason for choice in choices if choice.fate is Fate.LEFT_OUT)
+    others = {reason: count - _SHOWN for reason, count in counts.items() if count > _MANY}
+    shown, seen = [], Counter[str]()
+    for choice in choices:
+        if choice.fate is Fate.LEFT_OUT:
+            seen[choice.reason] += 1
+            if choice.reason in others and seen[choice.reason] > _SHOWN:
+                continue
+        shown.append(choice)
+    return shown, others
 
 
 def _some(names: Sequence[str]) -> str:

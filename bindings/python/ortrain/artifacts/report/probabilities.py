@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import onnx
 
+from ortrain.artifacts.graph.joined_softmax import scores_of_softmax
+
 _VALUES_STAY = ("Identity", "Cast", "Reshape", "Flatten", "Squeeze")
 
 
@@ -24,4 +26,4 @@ def scores_before(model: onnx.ModelProto, name: str, activation: str) -> str | N
         name = producers[name].input[0]
     if name in producers and producers[name].op_type == activation:
         return str(producers[name].input[0])
-    return None
+    return scores_of_softmax(model, producers, name) if activation == "Softmax" else None
