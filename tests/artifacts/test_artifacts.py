@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ortrain import OrtrainError, artifacts, onnxblock
 from ortrain.api import CheckpointState, Module, Optimizer
 from recorded import Fixture
+from training import Training
 
 LossType, OptimType = artifacts.LossType, artifacts.OptimType
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -348,6 +349,26 @@ def test_models_and_paths_of_every_kind(kind: str, mlp: Fixture, tmp_path: Path)
     generate(mlp, tmp_path / "expected")
     for file in ("training_model.onnx", "eval_model.onnx", "checkpoint"):
         assert (tmp_path / "out" / file).read_bytes() == (tmp_path / "expected" / file).read_bytes()
+
+
+@pytest.mark.parametrize("free", [-1, "?"])
+def test_free_dimensions_of_paddle_may_differ(free: int | str, tmp_path: Path) -> None:
+    """Paddle's exporter writes the size -1, or the name "?" for all free dimensions."""
+    pool = helper.make_node("ReduceMean", ["x"], ["pooled"], axes=[2, 3], keepdims=0)
+    nodes = [pool, helper.make_node("MatMul", ["pooled", "w"], ["y"])]
+    shapes = (FLOAT, [free, 3, free, free]), (FLOAT, [free, 2])
+    model = make_model(nodes, {"w": weights(3, 2)}, *shapes)
+    before = model.SerializeToString()
+    report = artifacts.generate_artifacts(
+        model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW, artifact_directory=tmp_path
+    )
+    assert report.fixed_batch is None
+    assert model.SerializeToString() == before
+    training = Training(tmp_path)
+    rng = np.random.default_rng(2)
+    for rows, height, width in ((2, 4, 5), (3, 6, 2)):
+        pictures = rng.normal(size=(rows, 3, height, width)).astype(np.float32)
+        assert np.isfinite(training.step(pictures, np.arange(rows) % 2))
 
 
 def test_functions_of_a_model_are_inlined(tmp_path: Path) -> None:

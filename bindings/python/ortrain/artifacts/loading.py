@@ -55,4 +55,21 @@ def load(model: object, args: Any = None, apart: bool = False) -> tuple[onnx.Mod
         )
     if loaded.functions:
         loaded = onnx.inliner.inline_local_functions(loaded)
-    return without_constant_inputs(loaded), path
+    return without_constant_inputs(_with_free_dimensions(loaded)), path
+
+
+def _with_free_dimensions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with free dimensions where Paddle's exporter writes the size -1, or one name, "?", for all of them."""
+
+    def free(graph: onnx.GraphProto) -> list[Any]:
+        values = (*graph.input, *graph.output, *graph.value_info)
+        shapes = [value.type.tensor_type.shape for value in values if value.type.HasField("tensor_type")]
+        return [dim for shape in shapes for dim in shape.dim if dim.dim_value < 0 or dim.dim_param == "?"]
+
+    if not free(model.graph):
+        return model
+    changed: onnx.ModelProto = onnx.ModelProto()
+    changed.CopyFrom(model)
+    for dim in free(changed.graph):
+        dim.Clear()
+    return changed
