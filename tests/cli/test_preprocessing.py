@@ -237,3 +237,52 @@ def test_text_becomes_the_tokens_of_a_file(run, tmp_path, monkeypatch):
     assert found["samples"][0]["tokens"] == ["a", "good", "film"]  # without the padding token
     said = run("export", "artifacts", "t.onnx", "--with-preprocessing", status=1)
     assert "a tokenizer, for which ONNX has no operator" in said.err
+
+
+def test_a_model_of_pictures_of_any_size_takes_the_given_size(run, tmp_path, monkeypatch):
+    images = pytest.importorskip("PIL.Image")
+    monkeypatch.chdir(tmp_path)
+    for number in range(12):
+        name = ["dark", "light"][number % 2]
+        (tmp_path / "data" / name).mkdir(parents=True, exist_ok=True)
+        pixels = RNG.integers(0, 40, (20, 30, 3)) + 200 * (number % 2)
+        images.fromarray(pixels.astype(np.uint8)).save(tmp_path / f"data/{name}/{number}.png")
+    weight = RNG.normal(size=(3, 5)).astype(np.float32)
+    nodes = [
+        onnx.helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
+        onnx.helper.make_node("Flatten", ["pooled"], ["flat"]),
+        onnx.helper.make_node("MatMul", ["flat", "fc.weight"], ["y"]),
+    ]
+    graph = onnx.helper.make_graph(
+        nodes,
+        "model",
+        [onnx.helper.make_tensor_value_info("x", 1, ["n", 3, "height", "width"])],
+        [onnx.helper.make_tensor_value_info("y", 1, ["n", 5])],
+        [onnx.numpy_helper.from_array(weight, "fc.weight")],
+    )
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), "model.onnx")
+    run("artifacts", "model.onnx", "--classes", 2)
+    said = run("train", "artifacts", "--data", "data", status=1)
+    assert "`ortrain train --size HEIGHTxWIDTH` sets a free height and width" in said.err
+    said = run("train", "artifacts", "--data", "data", "--size", "8x", status=2)
+    assert "expected a height and a width, such as 48x192, found '8x'" in said.err
+    run("train", "artifacts", "--data", "data", "--size", "8x12", "--epochs", 2, "--validation", 0.25)
+    said = run("train", "artifacts", "--data", "data", "--size", 8, status=1)
+    assert "--size: expected 8x12, the size that the model was trained with, found 8x8" in said.err
+    run("train", "artifacts", "--data", "data")
+    found = run("predict", "artifacts", "--data", "data", "--json").json
+    run("export", "artifacts", "p.onnx", "--with-preprocessing")
+    run("export", "artifacts", "e.onnx")
+    whole, network = onnxruntime.InferenceSession("p.onnx"), onnxruntime.InferenceSession("e.onnx")
+    for row in (0, 11):
+        picture = images.open(tmp_path / "data" / found["files"][row])
+        scores = whole.run(None, {"pixels": np.asarray(picture)[None]})[0]
+        np.testing.assert_allclose(found["y"][row], scores[0], atol=0.02)
+        resized = np.asarray(picture.resize((12, 8), images.Resampling.BILINEAR), np.float32) / 255
+        scores = network.run(None, {"x": resized.transpose(2, 0, 1)[None]})[0]
+        np.testing.assert_allclose(found["y"][row], scores[0], atol=1e-5)
+    run("new", "cnn", "--data", "data", "--size", 16, "--out", "fixed.onnx")
+    run("artifacts", "fixed.onnx", "--loss", "cross_entropy", "--out", "fixed")
+    said = run("train", "fixed", "--data", "data", "--size", 8, status=1)
+    assert "--size: the model takes pictures of shape [3, 16, 16], found 8x8" in said.err

@@ -378,11 +378,12 @@ def _pictures(
 ) -> Pictures:
     """Return images, opened by Pillow, in the shape that the model takes."""
     feature = wanted.features[0]
-    shape = wanted.row_shape(feature) or []
+    shape = preparing.picture_shape(wanted, feature)
     if len(shape) != 2 and not (len(shape) == 3 and (shape[0] in (1, 3) or shape[-1] in (1, 3))):
         raise ValueError(
             "--data: expected a model that takes images of known size, [height, width] with 1 or 3 channels before or "
-            f"after them, found {wanted.shapes[wanted.names.index(feature)]} for {feature}"
+            f"after them, found {wanted.shapes[wanted.names.index(feature)]} for {feature}; `ortrain train --size HEIGHTxWIDTH` "
+            "sets a free height and width"
         )
     pictures = Pictures(open_row, count, feature, shape, target, threads)
     preparing.normalize(pictures, wanted)

@@ -17,7 +17,7 @@ from ortrain.cli.tables import Table, check_values
 from ortrain.cli.wanted import Wanted
 from ortrain.preprocessing import tables, text
 from ortrain.preprocessing.cells import is_missing, text_of
-from ortrain.preprocessing.pictures import ImagePreprocessing, Pictures, normalization_of
+from ortrain.preprocessing.pictures import ImagePreprocessing, Pictures, normalization_of, shape_of_size
 from ortrain.trainer.columns import Columns
 
 Array = npt.NDArray[Any]
@@ -299,6 +299,33 @@ def text_column(features: dict[str, list[Any]], path: Path) -> str:
     return longest
 
 
+def picture_shape(wanted: Wanted, feature: str) -> list[int]:
+    """Return the shape of a picture in an input of the model; empty if the model leaves it free and no size is given.
+
+    Raises
+    ------
+    ValueError
+        When the given size is not that of the model, or that of the training.
+    """
+    stored, choice = wanted.preprocessing, wanted.choice
+    size = None if choice is None else choice.size
+    if stored is not None and stored["kind"] == "image":
+        trained = ImagePreprocessing.of_json(stored).size
+        if size is not None and trained is not None and size != trained:
+            raise ValueError(
+                f"--size: expected {trained[0]}x{trained[1]}, the size that the model was trained with, found {size[0]}x{size[1]}"
+            )
+        size = trained if trained is not None else size
+    dims = [dim if isinstance(dim, int) else None for dim in wanted.shapes[wanted.names.index(feature)][1:]]
+    shape = dims if size is None else shape_of_size(dims, size)
+    known = [dim for dim in shape if dim is not None]
+    if len(known) < len(shape):
+        return []
+    if size is not None and list(size) not in (known[:2], known[1:]):
+        raise ValueError(f"--size: the model takes pictures of shape {known}, found {size[0]}x{size[1]}")
+    return known
+
+
 def normalize(pictures: Pictures, wanted: Wanted) -> None:
     """Set the normalization of pictures: that of the checkpoint, or the one that the user wants."""
     stored, choice = wanted.preprocessing, wanted.choice
@@ -313,6 +340,8 @@ def normalize(pictures: Pictures, wanted: Wanted) -> None:
         pictures.normalization = pictures.measured(choice.training_rows(len(pictures)))
     else:
         pictures.normalization = normalization_of(kind, pictures.channels)
+    if choice.size is not None:
+        pictures.normalization = replace(pictures.normalization, size=choice.size)
     if kind != "none":
         wanted.remarks.append(f"the pictures are normalized ({kind}): {pictures.normalization.shown()}")
     wanted.preprocessing = pictures.normalization.as_json()

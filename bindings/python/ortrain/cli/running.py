@@ -19,7 +19,7 @@ from ortrain.api import CheckpointState
 from ortrain.cli import language_models, preparing, results
 from ortrain.cli.datasets import ENDINGS, KINDS, load
 from ortrain.cli.language_options import LanguageOptions
-from ortrain.cli.numbers import Integer
+from ortrain.cli.numbers import Integer, picture_size
 from ortrain.cli.wanted import Choice, Wanted
 from ortrain.errors import OrtrainError
 from ortrain.inference_session import InferenceSession
@@ -119,6 +119,12 @@ def preprocessing_options(function: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Path(path_type=Path),
             metavar="FILE",
             help="tokenizer.json for the column of text",
+        ),
+        click.option(
+            "--size",
+            callback=picture_size,
+            metavar="HEIGHTxWIDTH",
+            help="height and width of pictures, for a model that takes pictures of any size",
         ),
         click.option(
             "--normalize",

@@ -216,6 +216,7 @@ def command(
     augment: str | None,
     preprocess: bool | None,
     normalize: str | None,
+    size: tuple[int, int] | None,
     tokenizer: Path | None,
     threads: int,
     precision: str,
@@ -256,7 +257,15 @@ def command(
         return _is_finished(resume, trainer, folder, json_output)
     held_out: Any = None if validation is None else _share(validation)
     choice = Choice(
-        folder, running.is_standard(folder), preprocess, normalize, tokenizer, held_out, seed, language
+        folder,
+        running.is_standard(folder),
+        preprocess,
+        normalize,
+        tokenizer,
+        held_out,
+        seed,
+        language,
+        size=size,
     )
     known, rows = trainer.preprocessing, running.load_all(data, trainer, target, header, choice, weight)
     privacy.say_what_is_measured(trainer, known)

@@ -33,6 +33,8 @@ class Choice:
         The share of the rows that is held out.
     seed : int
         Seed of that choice.
+    size : tuple of int, optional
+        Height and width of pictures, for a model that leaves them free.
     language : LanguageOptions
         How text becomes rows for a language model.
 
@@ -51,6 +53,7 @@ class Choice:
     seed: int = 0
     language: LanguageOptions = field(default_factory=LanguageOptions)
     text: TextRows | None = None
+    size: tuple[int, int] | None = None
 
     def training_rows(self, count: int) -> Sequence[int]:
         """Return the numbers of the rows that are trained on."""

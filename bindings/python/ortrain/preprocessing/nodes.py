@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ortrain.preprocessing.pictures import ImagePreprocessing
+from ortrain.preprocessing.pictures import ImagePreprocessing, shape_of_size
 from ortrain.preprocessing.tables import Category, Date, Number, TablePreprocessing
 
 try:
@@ -248,7 +248,9 @@ def with_preprocessing(
     if isinstance(preprocessing, TablePreprocessing):
         _table(nodes, preprocessing, result)
     else:
-        shape = [dim.dim_value for dim in inputs[0].type.tensor_type.shape.dim][1:]
+        dims = [dim.dim_value or None for dim in inputs[0].type.tensor_type.shape.dim][1:]
+        size = preprocessing.size
+        shape = [dim or 0 for dim in (dims if size is None else shape_of_size(dims, size))]
         _image(nodes, preprocessing, shape, result)
     made = onnx.ModelProto()
     made.CopyFrom(model)

@@ -34,19 +34,24 @@ _KNOWN = {
 
 @dataclass(frozen=True)
 class ImagePreprocessing:
-    """Mean and deviation of each channel, of pixels from 0 to 1."""
+    """Mean and deviation of each channel, of pixels from 0 to 1, and the size of pictures if the model leaves it free."""
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+    size: tuple[int, int] | None = None
+    """Height and width."""
 
     def as_json(self) -> dict[str, Any]:
         """Return values that JSON can represent."""
-        return {"kind": "image", "mean": list(self.mean), "deviation": list(self.deviation)}
+        size = {} if self.size is None else {"size": list(self.size)}
+        return {"kind": "image", "mean": list(self.mean), "deviation": list(self.deviation), **size}
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> ImagePreprocessing:
         """Return what `as_json` returned."""
-        return cls(tuple(map(float, value["mean"])), tuple(map(float, value["deviation"])))
+        height, width = value.get("size", (None, None))
+        size = None if height is None else (int(height), int(width))
+        return cls(tuple(map(float, value["mean"])), tuple(map(float, value["deviation"])), size)
 
     def shown(self) -> str:
         """Return mean and deviation as text."""
@@ -54,6 +59,15 @@ class ImagePreprocessing:
             ", ".join(f"{each:.3g}" for each in values) for values in (self.mean, self.deviation)
         )
         return f"mean {mean}, deviation {deviation}"
+
+
+def shape_of_size(dims: Sequence[int | None], size: tuple[int, int]) -> list[int | None]:
+    """Return the dimensions of a picture, of which None are free, with height and width of the given size if these are free."""
+    height = 1 if len(dims) == 3 and dims[0] in (1, 3) else 0
+    if len(dims) not in (2, 3):
+        return list(dims)
+    sized = [own or given for own, given in zip(dims[height : height + 2], size, strict=True)]
+    return [*dims[:height], *sized, *dims[height + 2 :]]
 
 
 def normalization_of(choice: str, channels: int) -> ImagePreprocessing:
