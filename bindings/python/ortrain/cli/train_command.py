@@ -256,17 +256,8 @@ def command(
     if resume is not None and trainer.saved_run is not None and trainer.saved_run["epoch"] >= epochs:
         return _is_finished(resume, trainer, folder, json_output)
     held_out: Any = None if validation is None else _share(validation)
-    choice = Choice(
-        folder,
-        running.is_standard(folder),
-        preprocess,
-        normalize,
-        tokenizer,
-        held_out,
-        seed,
-        language,
-        size=size,
-    )
+    standard = running.is_standard(folder)
+    choice = Choice(folder, standard, preprocess, normalize, size, tokenizer, held_out, seed, language)
     known, rows = trainer.preprocessing, running.load_all(data, trainer, target, header, choice, weight)
     privacy.say_what_is_measured(trainer, known)
     if validation is not None and held_out is None:

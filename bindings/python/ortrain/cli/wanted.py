@@ -27,14 +27,14 @@ class Choice:
         Whether the columns of a table are encoded. By default they are if the model cannot take them, or is made for that.
     normalize : str, optional
         What pictures are normalized by.
+    size : tuple of int, optional
+        Height and width of pictures, for a model that leaves them free.
     tokenizer : Path, optional
         The tokenizer of text.
     share : float, optional
         The share of the rows that is held out.
     seed : int
         Seed of that choice.
-    size : tuple of int, optional
-        Height and width of pictures, for a model that leaves them free.
     language : LanguageOptions
         How text becomes rows for a language model.
 
@@ -48,12 +48,12 @@ class Choice:
     standard: bool = False
     preprocess: bool | None = None
     normalize: str | None = None
+    size: tuple[int, int] | None = None
     tokenizer: Path | None = None
     share: float | None = None
     seed: int = 0
     language: LanguageOptions = field(default_factory=LanguageOptions)
     text: TextRows | None = None
-    size: tuple[int, int] | None = None
 
     def training_rows(self, count: int) -> Sequence[int]:
         """Return the numbers of the rows that are trained on."""

@@ -167,8 +167,7 @@ def rows_of(
     if not kept:
         raise ValueError(
             f"--data: no example of {path} has a label within {counted(length, 'token')} that counts; expected longer rows "
-            "or shorter "
-            "prompts"
+            "(--length) or shorter prompts"
         )
     rows = _packed(kept, length) if packed else [[each] for each in kept]
     return TextRows(
