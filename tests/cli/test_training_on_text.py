@@ -157,6 +157,11 @@ def test_what_does_not_fit_is_said(model, run, tmp_path):
     assert "artifacts has artifacts of another model, model.onnx, than other/model.onnx" in said
     said = run("train", "artifacts", "--data", "facts.jsonl", "--adapter", "lora", status=2).err
     assert "--adapter says how artifacts are made from a language model" in said
+    assert "found a folder of artifacts" in said
+    (tmp_path / "empty").mkdir()
+    for name, found in (("empty", "a folder without model.onnx"), ("nowhere", "which does not exist")):
+        said = run("train", name, "--data", "facts.jsonl", "--bits", "4", status=2).err
+        assert f"found {name}, {found}" in " ".join(said.split())
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a", "completion": "b"}\n{"prompt": 1}\n')
     said = run("train", "artifacts", "--data", "bad.jsonl", status=1).err
     assert "bad.jsonl: 1 of 2 lines cannot be used" in said

@@ -107,15 +107,22 @@ class LanguageOptions:
         names = {"tokens": self.tokens, "mask": self.mask, "positions": self.positions}
         return {role: name for role, name in names.items() if name is not None}
 
-    def need_a_model(self) -> None:
-        """Refuse options about making artifacts if the artifacts exist already."""
-        given = [*self.of_the_model, *(["--artifacts"] if self.artifacts is not None else [])]
-        if given:
-            raise click.UsageError(
-                f"{given[0]} says how artifacts are made from a language model: expected its file or folder, found a "
-                "folder of "
-                "artifacts; `ortrain artifacts --adapter lora` makes others"
-            )
+    def need_a_model(self, given: Path | None) -> None:
+        """Refuse options about making artifacts if no language model is given."""
+        options = [*self.of_the_model, *(["--artifacts"] if self.artifacts is not None else [])]
+        if not options:
+            return
+        if given is None:
+            found = "no MODEL"
+        elif (given / "training_model.onnx").exists():
+            found = "a folder of artifacts; `ortrain artifacts --adapter lora` makes others"
+        elif given.is_dir():
+            found = f"{given}, a folder without model.onnx"
+        else:
+            found = f"{given}, which {'is not an ONNX model' if given.exists() else 'does not exist'}"
+        raise click.UsageError(
+            f"{options[0]} says how artifacts are made from a language model: expected its file or folder, found {found}"
+        )
 
 
 def language_options(command: Callable[..., int]) -> Callable[..., int]:

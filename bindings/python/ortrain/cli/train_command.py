@@ -354,7 +354,7 @@ def _given_folder(
         if not language.folder.exists():
             click.get_current_context().call_on_close(lambda: _remove_unused(language.folder))
         return language_models.artifacts_of(given, model, language, tokenizer, seed, recipe.optimizer)
-    language.need_a_model()
+    language.need_a_model(given)
     if given is not None:
         recipe.refuse(f"the artifacts in {given}", running.artifacts_folder(given))
     return given
