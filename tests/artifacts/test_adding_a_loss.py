@@ -47,7 +47,7 @@ assert trainer.evaluate((x, y))["loss"] < before
 def test_a_loss_of_one_file_has_a_name_and_trains(tmp_path: pathlib.Path) -> None:
     copy = tmp_path / "ortrain"
     shutil.copytree(pathlib.Path(ortrain.__file__).parent, copy)
-    (copy / "onnxblock/loss/cauchy.py").write_text(FILE)
+    (copy / "onnxblock/loss/cauchy.py").write_text(FILE, "utf-8")
     for place, before, line in [
         (
             "onnxblock/loss/__init__.py",
@@ -57,9 +57,9 @@ def test_a_loss_of_one_file_has_a_name_and_trains(tmp_path: pathlib.Path) -> Non
         ("onnxblock/loss/__init__.py", '    "focal": FocalLoss,', '    "cauchy": CauchyLoss,\n'),
         ("cli/artifacts_command.py", '    "focal",', '    "cauchy",\n'),
     ]:
-        text = (copy / place).read_text()
+        text = (copy / place).read_text("utf-8")
         assert text.count(before) == 1
-        (copy / place).write_text(text.replace(before, line + before))
+        (copy / place).write_text(text.replace(before, line + before), "utf-8")
     program = USE.format(copy=str(tmp_path))
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120

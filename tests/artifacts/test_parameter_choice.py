@@ -380,5 +380,5 @@ def test_the_report_prints_as_a_table_and_names_the_files(tmp_path: Path) -> Non
         artifacts.Fate.FROZEN, artifacts.Fate.LEFT_OUT, artifacts.Fate.LEFT_OUT
     ]  # fmt: skip
     assert sorted(report.files) == sorted(tmp_path.iterdir())
-    assert len(repr(report)) < 60 + len(str(tmp_path))
+    assert len(repr(report)) < 58 + len(repr(str(tmp_path)))
     assert "2 trained, 1 frozen, 3 left out" in repr(report)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import pathlib
-import resource
 import signal
 from collections.abc import Callable
 
@@ -16,6 +15,7 @@ from onnx import TensorProto, helper
 from ortrain import artifacts
 from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 from recorded import Fixture
+from system import resource
 
 
 def load(fixture: Fixture) -> tuple[CheckpointState, Module, Optimizer]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from ortrain import artifacts
 from ortrain.api import CheckpointState, Module, Optimizer
+from system import needs_proc
 from training import Training
 
 Array = NDArray[Any]
@@ -372,7 +373,7 @@ def resident() -> int:
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of the process from /proc")
+@needs_proc
 def test_ten_thousand_calls_leave_nothing_behind(tmp_path: pathlib.Path) -> None:
     convolutions(tmp_path)
     session = Training(tmp_path)

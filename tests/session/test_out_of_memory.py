@@ -6,7 +6,6 @@ import collections
 import os
 import pathlib
 import re
-import resource
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from ortrain.api import CheckpointState, Module
 from recorded import Fixture
+from system import needs_fork, needs_proc, resource
 
 STEP, MOST = 400 << 10, 40 << 20
 """Bytes of addresses that a session and a step may use more than the process before them: at the most, all succeed."""
@@ -57,7 +57,8 @@ def attempt(case: Fixture, more: int) -> str:
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="limits addresses as Linux does")
+@needs_proc
+@needs_fork
 def test_every_failure_for_lack_of_memory_says_so() -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(

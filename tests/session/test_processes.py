@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import pytest
 from recorded import Fixture
+from system import needs_fork
 from training import Training
 
 CASE = "resnet_bn"
@@ -47,6 +48,7 @@ def forked(work: Callable[[], list[float]]) -> list[float]:
     return result
 
 
+@needs_fork
 def test_a_child_of_fork_trains_as_its_parent_does():
     training = Training(Fixture(CASE).folder)
     training.step(*Fixture(CASE).batches[0])
@@ -58,6 +60,7 @@ def test_a_child_of_fork_trains_as_its_parent_does():
     assert grandchild == child[1:]
 
 
+@needs_fork
 def test_a_child_that_multiprocessing_forks_trains_as_its_parent_does():
     training = Training(Fixture(CASE).folder)
     training.step(*Fixture(CASE).batches[0])
@@ -70,6 +73,7 @@ def test_a_child_that_multiprocessing_forks_trains_as_its_parent_does():
     assert results.get() == losses(training, 1)
 
 
+@needs_fork
 def test_a_child_forked_while_other_threads_train_makes_and_trains_its_own_session():
     expected = losses(Training(Fixture(CASE).folder), 0)
     training = Training(Fixture(CASE).folder)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pathlib
-import resource
 import signal
 import subprocess
 import sys
@@ -15,6 +13,7 @@ import pytest
 from ortrain import InvalidArgumentError, OrtrainError
 from ortrain.api import CheckpointState
 from recorded import Fixture
+from system import fcntl, needs_links, resource
 from training import Training
 
 CASE = Fixture("mlp_adamw")
@@ -48,6 +47,7 @@ def test_names_may_have_255_bytes(save: Save, tmp_path: pathlib.Path) -> None:
         save(tmp_path / ("n" * 256))
 
 
+@needs_links
 def test_a_link_that_leads_nowhere_stays_and_its_target_is_created(
     save: Save, tmp_path: pathlib.Path
 ) -> None:
@@ -62,6 +62,7 @@ def test_a_link_that_leads_nowhere_stays_and_its_target_is_created(
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "first", "second", "target"]
 
 
+@needs_links
 def test_a_link_in_a_circle_is_an_error(save: Save, tmp_path: pathlib.Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -11,8 +10,10 @@ import numpy as np
 from ortrain import Trainer
 from ortrain.trainer import Callback, EarlyStopping, JSONLogger, LearningRateMonitor, ModelCheckpoint
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import small
+from system import KILL
 
 
 class Kill(Callback):
@@ -21,7 +22,7 @@ class Kill(Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict) -> None:
         if self.trainer.step == self.step:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), KILL)
 
 
 def main(folder: Path, kind: str, kill_at: int, resume: str) -> None:

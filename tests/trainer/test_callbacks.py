@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
 import json
 import re
@@ -34,6 +33,7 @@ from ortrain.trainer import (
     TerminateOnNaN,
     WandbLogger,
 )
+from system import fcntl
 
 X, Y = small.rows(64)
 

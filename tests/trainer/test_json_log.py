@@ -13,6 +13,7 @@ import small
 from ortrain import Trainer, artifacts
 from ortrain.trainer import Callback, JSONLogger, LambdaCallback
 from ortrain.trainer.summaries import BINS, Misread, describe_array, describe_row
+from system import needs_replacing_open_files
 
 X, Y = small.rows(96)  # three batches
 
@@ -291,6 +292,7 @@ def test_values_that_are_not_finite_are_null(folder, tmp_path):
     assert [line["loss"] for line in of(lines, "epoch")] == [None] * 3
 
 
+@needs_replacing_open_files
 def test_a_new_run_takes_the_place_of_the_file_at_once(folder, tmp_path):
     path = tmp_path / "log.jsonl"
     fit(folder, path)

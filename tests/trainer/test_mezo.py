@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -133,7 +134,7 @@ def test_a_run_that_another_process_resumes_has_the_same_bits(tmp_path):
             save = "trainer.save(f'{folder}/4.ckpt')"
             command[2] += save
             subprocess.run(
-                command, check=True, cwd=str(__file__).rpartition("/")[0], timeout=120, capture_output=True
+                command, check=True, cwd=pathlib.Path(__file__).parent, timeout=120, capture_output=True
             )
             log = [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
             assert [line["epoch"] for line in log if line["event"] == "epoch"] == [2, 3]
