@@ -294,6 +294,8 @@ ARM64_PACKAGES = $(abspath $(BUILD))/arm64-packages
 ARM64_PYTHON = $(abspath $(BUILD))/arm64-python
 # All instructions that the kernels use; only dot products of 8-bit integers; neither these nor bfloat16.
 ARM64_CPUS ?= max neoverse-n1 cortex-a53
+# SVE vectors of 128 and 256 bits. Those of `max` have 512 bits.
+ARM64_SVE_CPUS ?= max,sve-max-vq=1 max,sve-max-vq=2
 QEMU_ARM64 = qemu-aarch64 -L /usr/aarch64-linux-gnu
 # Debian's Python for arm64, and the libraries that its modules and those of NumPy and onnx need.
 PYTHON_PACKAGES = libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libffi8 libbz2-1.0 liblzma5 libssl3 python3.11-minimal \
@@ -313,7 +315,7 @@ wheel-arm64: setup arm64-tools ## Cross-compile a wheel for Linux on arm64 and s
 .PHONY: test-arm64
 test-arm64: wheel-arm64 replay ## Cross-compile for Linux on arm64, and run the C and C++ tests, the recorded runs and the wheel in an emulator
 	cmake --build $(ARM64) --target test_programs fuzz replay test_instructions
-	set -e; for cpu in $(ARM64_CPUS); do echo "test-arm64: processor $$cpu"; export QEMU_CPU=$$cpu; \
+	set -e; for cpu in $(ARM64_CPUS) $(ARM64_SVE_CPUS); do echo "test-arm64: processor $$cpu"; export QEMU_CPU=$$cpu; \
 	  $(QEMU_ARM64) $(ARM64)/tests/test_instructions; \
 	  $(QEMU_ARM64) $(ARM64)/tests/replay tests/data/fixtures $(BUILD)/replay $(FIXTURES); done
 	ctest --test-dir $(ARM64) --output-on-failure -LE fuzzing
