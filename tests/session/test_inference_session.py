@@ -213,6 +213,14 @@ def test_one_name_is_one_size() -> None:
         session.run(None, {"a": np.ones(2, np.float32), "b": np.ones(1, np.float32)})
 
 
+def test_a_question_mark_names_no_dimension() -> None:
+    model = model_of(
+        [helper.make_node("Relu", ["x"], ["y"])], [tensor("x", ["?", 3, "?"])], [tensor("y", ["?", 3, "?"])]
+    )
+    for session in both(model):
+        assert session.run(None, {"x": np.ones((2, 3, 4), np.float32)})[0].shape == (2, 3, 4)
+
+
 def test_given_tensors_receive_outputs(affine: bytes) -> None:
     session = ortrain.InferenceSession(affine)
     x = ortrain.OrtValue.ortvalue_from_numpy(np.ones((2, 3), np.float32))

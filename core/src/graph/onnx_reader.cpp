@@ -299,7 +299,9 @@ class Reader {
     for (const auto& dim : type.shape->dim) {
       Dim declared;
       if (dim.dim_value && *dim.dim_value >= 0) declared.value = *dim.dim_value;
-      if (dim.dim_param) declared.symbol = checked_name(*dim.dim_param, "dimension name");
+      // Paddle's exporter gives all free dimensions the name "?", even if their sizes differ.
+      if (dim.dim_param && *dim.dim_param != "?")
+        declared.symbol = checked_name(*dim.dim_param, "dimension name");
       value.dims->push_back(std::move(declared));
     }
   }

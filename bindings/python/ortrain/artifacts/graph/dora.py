@@ -83,9 +83,8 @@ class Magnitude:
             magnitude = nodes.shaped(magnitude, [outputs], "magnitudes")
         ratio = nodes.add("Div", [magnitude, norms], "ratio_of_norms")
         shift = self._shift(nodes, ratio)
-        if (
-            self.layer.op_type == "Conv"
-        ):  # a convolution keeps the layout in which convolutions store values, a Mul does not
+        if self.layer.op_type == "Conv":
+            # A convolution keeps the layout in which convolutions store values; a Mul does not.
             kernels = nodes.shaped(ratio, [outputs, 1, *self.shape[2:]], "ratio_kernels")
             inputs = [total, kernels, *([shift] if shift else [])]
             return nodes.add("Conv", inputs, "rescaled", group=outputs)
