@@ -753,12 +753,20 @@ def test_quantized_kernels_with_groups_are_not_written_again(tmp_path: pathlib.P
         artifacts.requantized(tmp_path / "inside.onnx")
 
 
+def test_a_network_of_convolutions_says_which_target_adapts_them(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ValueError, match=r"all-linear stands for matrix products: .*, name the target Conv$"):
+        artifacts.generate_artifacts(
+            convolution_model(group=1),
+            adapter=LoRA(),
+            loss=artifacts.LossType.MSELoss,
+            artifact_directory=tmp_path,
+        )
+
+
 def test_groups_that_do_not_divide_the_rank_are_named(tmp_path: pathlib.Path) -> None:
     model = convolution_model(group=3)
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(numbers(6, 1, 3, 2), "fc.weight"))
-    with pytest.raises(
-        ValueError, match=r"fc \(Conv\): it has 3 groups, which is not a divisor of the rank 4"
-    ):
+    with pytest.raises(ValueError, match=r"fc \(Conv\): its 3 groups do not divide the rank 4"):
         artifacts.generate_artifacts(
             model,
             adapter=LoRA(r=4, targets="fc"),

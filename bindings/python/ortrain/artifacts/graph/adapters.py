@@ -412,6 +412,8 @@ class _Editor:
                 shown = (
                     f"the model has {len(known)}: {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}"
                 )
+                if entry == ALL_LINEAR and (others := sorted({node.op_type for node in candidates})):
+                    shown += f"; {ALL_LINEAR} stands for matrix products: to adapt other layers, name the target {others[0]}"
                 absent = f"the model has no {', '.join(sorted(LINEAR))}, Conv or Gather with constant weights"
                 raise ValueError(
                     f"LoRA: target {entry!r} fits no layer that can have an adapter"
@@ -458,7 +460,7 @@ class _Editor:
         if node.op_type in LOOK_UPS and self._floating(node) is None:
             return "it looks up no floating-point numbers"
         if node.op_type == "Conv" and self._lora.r % attributes.get("group", 1):
-            return f"it has {counted(attributes['group'], 'group')}, which is not a divisor of the rank {self._lora.r}"
+            return f"its {counted(attributes['group'], 'group')} do not divide the rank {self._lora.r}"
         if node.op_type in LINEAR and "K" not in attributes and len(self._shape(node) or ()) != 2:
             return "its weights are not a matrix"
         if "K" not in attributes and not self._shape(node):
