@@ -114,7 +114,9 @@ inline constexpr int64_t kConvResults = 1024;
 inline constexpr int64_t kConvLargest = 1 << 22;
 // Products that are added up at a time, and results. Derived: with 64 filters or channels, they take 40 and
 // 64 KiB of the caches. Not measured yet.
-inline constexpr int64_t kConvDepth = 160, kConvPoints = 256;
+inline constexpr int64_t kConvDepth = 384, kConvPoints = 256;
+// With so many filters, the elements of X are gathered for the gradient of the weights.
+inline constexpr int64_t kGatheredFilters = 128;
 
 // Floats of a depthwise convolution's input that are copied at a time, and the least lines of output that
 // they give. Derived: 64 KiB, of which a line takes less than 1 KiB. Not measured yet.

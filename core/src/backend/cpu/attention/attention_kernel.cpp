@@ -377,7 +377,7 @@ void AddRows(int64_t m, const T* a, int64_t a_row, const T* b, int64_t b_row, in
       T* to = c + i * c_row;
       int64_t j = 0;
       for (; j + 4 * lanes <= n; j += 4 * lanes)
-        Tile<1, 4>({k}, factors, a_row, 1, rows + j, b_row, to + j, c_row, 4 * lanes, add);
+        Tile<1, 4>({k}, factors, EvenRows{a_row, c_row}, 1, rows + j, b_row, to + j, 4 * lanes, add);
       for (; j < n; j += lanes) {
         auto sum = hn::Zero(d);
         for (int64_t p = 0; p < k; ++p)

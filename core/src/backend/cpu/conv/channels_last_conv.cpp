@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "backend/cpu/bf16_conversion.h"
 #include "backend/cpu/conv/channels_last_conv.h"
@@ -26,11 +27,15 @@ namespace ortrain {
 // Operands are floats, or words of two bfloat16 values in the place of floats.
 struct ChannelsLastFunctions {
   int64_t lanes, panel;  // floats of a vector and of a row of a packed panel
-  // C = or += A B, and then `end` if it is not null; product_tiles-inl.h describes panels. n is at most a
-  // panel; whole vectors of B's rows are read.
-  void (*product)(int64_t m, int64_t n, const Depth& depth, const float* a, int64_t a_row, int64_t a_column,
-                  const float* b, int64_t b_row, float* c, int64_t c_row, bool add,
-                  const TileEnd<float>* end);
+  // C = or += A B, and then `end` if it is not null; product_tiles-inl.h describes panels, and rows in lines.
+  // n is at most a panel; whole vectors of B's rows are read.
+  void (*product)(const Lines& lines, int64_t n, const Depth& depth, const float* a, const float* b,
+                  int64_t b_row, float* c, bool add, const TileEnd<float>* end);
+  // The same for floats whose rows are at a constant distance, as are their elements.
+  void (*even_product)(int64_t m, int64_t n, const Depth& depth, const float* a, int64_t a_row,
+                       int64_t a_column, const float* b, int64_t b_row, float* c, int64_t c_row, bool add);
+  // to [m, k] = A, whose columns are `column` floats apart. Rows of `to` are whole vectors.
+  void (*transpose)(const float* a, int64_t column, int64_t m, int64_t k, float* to, int64_t to_row);
   // Pack [k, n], at most a panel wide, with k elements: from columns, or rows, that are `row` floats apart.
   void (*pack_columns)(const float* b, int64_t row, int64_t k, int64_t n, float* packed);
   void (*pack_rows)(const float* b, int64_t row, int64_t k, int64_t n, float* packed);
@@ -47,28 +52,25 @@ namespace ortrain {
 namespace HWY_NAMESPACE {
 namespace {
 
-void Product(int64_t m, int64_t n, const Depth& depth, const float* a, int64_t a_row, int64_t a_column,
-             const float* b, int64_t b_row, float* c, int64_t c_row, bool add, const TileEnd<float>* end) {
-  if (end)
-    Panel<float, MultiplyAdd, true>(m, n, depth, a, a_row, a_column, b, b_row, c, c_row, add, false, 1.0f,
-                                    *end);
-  else
-    Panel<float>(m, n, depth, a, a_row, a_column, b, b_row, c, c_row, add, false, 1.0f);
+void EvenProduct(int64_t m, int64_t n, const Depth& depth, const float* a, int64_t a_row, int64_t a_column,
+                 const float* b, int64_t b_row, float* c, int64_t c_row, bool add) {
+  Panel<float>(m, n, depth, a, a_row, a_column, b, b_row, c, c_row, add, false, 1.0f);
 }
 
-// The same with operands in pairs.
+// With operands in pairs.
 template <class How>
-void ProductInPairs(int64_t m, int64_t n, const Depth& depth, const float* a, int64_t a_row, int64_t a_column,
-                    const float* b, int64_t b_row, float* c, int64_t c_row, bool add,
-                    const TileEnd<float>* end) {
-  Panel<float, How>(m, n, depth, a, a_row, a_column, b, b_row, c, c_row, add, false, 1.0f);
-  if (!end) return;
+void ProductInPairs(const Lines& lines, int64_t n, const Depth& depth, const float* a, const float* b,
+                    int64_t b_row, float* c, bool add, const TileEnd<float>* end) {
   const hn::ScalableTag<float> d;
-  for (int64_t i = 0; i < m; ++i)
-    ForVectors<float>(n, [&](int64_t j, int64_t count) HWY_ATTR {
-      float* to = c + i * c_row + j;
-      StoreUpTo(Ended(*end, LoadUpTo(d, to, count), i, j, count), d, to, count);
-    });
+  for (const LinePlace* line = lines.lines; line < lines.lines + lines.count; ++line) {
+    Panel<float, How>(lines.columns, n, depth, a + line->a, lines.a_row, 1, b, b_row, c + line->c,
+                      lines.c_row, add, false, 1.0f);
+    for (int64_t i = 0; end && i < lines.columns; ++i)
+      ForVectors<float>(n, [&](int64_t j, int64_t count) HWY_ATTR {
+        const int64_t place = line->c + i * lines.c_row + j;
+        StoreUpTo(Ended(*end, LoadUpTo(d, c + place, count), place, j, count), d, c + place, count);
+      });
+  }
 }
 
 void PackColumnsInPairs(const float* b, int64_t row, int64_t k, int64_t n, float* packed) {
@@ -119,11 +121,21 @@ ChannelsLastFunctions FindChannelsLast([[maybe_unused]] bool pairs, [[maybe_unus
 #if ORTRAIN_HAS_AMX_TILES
       if (with == Bf16Products::kTiles) product = ProductInPairs<TilePairs>;
 #endif
-      return {lanes, panel, product, PackColumnsInPairs, PackPairsAlong<float>, FinishSums};
+      return {lanes,
+              panel,
+              product,
+              EvenProduct,
+              StoreByRows<float>,
+              PackColumnsInPairs,
+              PackPairsAlong<float>,
+              FinishSums};
     }
-    return {lanes, panel, Product, PackColumns, PackAlong<float>, FinishSums};
+    return {
+        lanes,     panel, PanelOfLines<float>, EvenProduct, StoreByRows<float>, PackColumns, PackAlong<float>,
+        FinishSums};
   }
-  return {lanes, panel, Product, PackColumns, PackAlong<float>, nullptr};
+  return {lanes,  panel, PanelOfLines<float>, EvenProduct, StoreByRows<float>, PackColumns, PackAlong<float>,
+          nullptr};
 }
 
 bool HasPairs() { return kHasKernels<BFloat16> && kHasNativePairs; }
@@ -144,6 +156,7 @@ ChannelsLastFunctions functions(bool pairs = false) {
 
 constexpr int64_t kLongest = 1 << 26;  // elements along an axis; then no size overflows
 constexpr int64_t kSlack = 64;         // floats of the largest vector, which products read after the lines
+constexpr int64_t kMostLines = 256;    // whose results are computed together
 
 int64_t divided(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t rounded(int64_t n, int64_t to) { return divided(n, to) * to; }
@@ -201,14 +214,6 @@ struct Segment {
   int64_t from, k, count,
       step;           // elements: its place in the copy, its length, the distance between its lines
   int64_t row, rows;  // its rows of the packed weights, and the distance between those of two lines
-};
-
-// Where the sums of a line are computed, rows `pitch` floats apart, and the operations after the sums.
-struct SumsOfLine {
-  float* sums;
-  int64_t pitch;
-  bool ends;
-  TileEnd<float> end;
 };
 
 // How the sums of a result are divided into segments. Up to kConvDepth products are added up at once, so that
@@ -274,6 +279,7 @@ ChannelsLastConvolution::ChannelsLastConvolution(const ConvSizes& sizes, bool pa
   const auto size = [&](const ConvPass& p) {
     return sizes_.groups * p.taps() * p.depth * rounded(p.columns, lanes);
   };
+  gathers_ = !filters_across_ && filters >= tuning::kGatheredFilters;
   packed_forward_ = size(forward_);
   int64_t largest =
       std::max(forward_.units * forward_.unit_floats(), weights_.units * weights_.unit_floats());
@@ -390,28 +396,40 @@ void ChannelsLastConvolution::each_line(const ConvPass& p, const Block& b, F&& f
   }
 }
 
-template <typename Sums>
-void ChannelsLastConvolution::multiply(const ConvPass& p, const Share& share, const Block& b,
-                                       const float* lines, int64_t panel, const float* packed, bool add,
-                                       Sums&& sums) const {
+int64_t ChannelsLastConvolution::lines_together(const ConvPass& p) const {
+  return std::clamp<int64_t>(tuning::kConvResults / std::max<int64_t>(p.line, 1), 1, kMostLines);
+}
+
+// Calls f(places, count) for the lines of a block, some at a time. The places of C are those of the target.
+template <typename F>
+void ChannelsLastConvolution::each_lines(const ConvPass& p, const Block& b, F&& f) const {
+  LinePlace places[kMostLines];
+  const int64_t most = lines_together(p), results = p.columns * sizes_.groups;
+  int64_t count = 0;
+  each_line(p, b, [&](int64_t at, int64_t result) {
+    places[count++] = {at / unit_, result * results};
+    if (count == most) f(places, std::exchange(count, 0));
+  });
+  if (count > 0) f(places, count);
+}
+
+void ChannelsLastConvolution::multiply(const ConvPass& p, const Share& share, const LinePlace* places,
+                                       int64_t count, int64_t panel, const float* packed, bool add,
+                                       float* sums, int64_t pitch, const TileEnd<float>* end) const {
   const ChannelsLastFunctions f = functions(in_pairs());
   const int64_t column = panel * f.panel, n = std::min(f.panel, p.columns - column);
   const int64_t stored = rounded(n, f.lanes);
   const float* weights =
       packed + (p.packed + (share.group * rounded(p.columns, f.lanes) + column) * p.taps() * p.depth) / unit_;
+  const Lines lines{places, count, share.block.columns, p.axes[2].copied_step() * share.point / unit_, pitch};
   int64_t number = 0;
   each_segment(p, unit_, [&](const Segment& s) {
     // Only the first panel prefetches, and only lines that were not copied: all other lines are in the cache.
     const Depth depth{s.k / unit_, s.count, s.step / unit_, s.rows / unit_ * stored,
                       share.in_place && panel == share.begin};
-    const bool last = ++number == p.segments;
-    int64_t line = 0;
-    each_line(p, b, [&](int64_t at, int64_t result) {
-      const SumsOfLine to = sums(line++, result);
-      f.product(b.columns, n, depth, lines + (at + s.from) / unit_,
-                p.axes[2].copied_step() * share.point / unit_, 1, weights + s.row / unit_ * stored, stored,
-                to.sums, to.pitch, add || number > 1, last && to.ends ? &to.end : nullptr);
-    });
+    ++number;
+    f.product(lines, n, depth, share.lines + s.from / unit_, weights + s.row / unit_ * stored, stored, sums,
+              add || number > 1, number == p.segments ? end : nullptr);
   });
 }
 
@@ -424,17 +442,15 @@ void ChannelsLastConvolution::compute(const ConvPass& p, const Share& share, con
   const float* addend = ending.addend.floats();
   const bool in_target = addend == target, separate = addend && !in_target;
   const bool plain = !ending.bias && !separate && ending.activation.kind == Activation::Kind::kNone;
-  for (int64_t panel = share.begin; panel < share.end; ++panel) {
-    const int64_t channel = share.group * p.columns + panel * panel_size;
-    multiply(p, share, share.block, share.lines, panel, packed, in_target, [&](int64_t, int64_t result) {
-      const int64_t to = result * results + channel;
-      return SumsOfLine{target + to,
-                        every,
-                        !plain,
-                        {ending.bias ? ending.bias + channel : nullptr, separate ? addend + to : nullptr,
-                         every, clip.low, clip.high}};
-    });
-  }
+  each_lines(p, share.block, [&](const LinePlace* places, int64_t count) {
+    for (int64_t panel = share.begin; panel < share.end; ++panel) {
+      const int64_t channel = share.group * p.columns + panel * panel_size;
+      const TileEnd<float> end{ending.bias ? ending.bias + channel : nullptr,
+                               separate ? addend + channel : nullptr, clip.low, clip.high};
+      multiply(p, share, places, count, panel, packed, in_target, target + channel, every,
+               plain ? nullptr : &end);
+    }
+  });
   if (clip.complete && p.segments > 0) return;
   const int64_t first = share.group * p.columns + share.begin * panel_size,
                 n = std::min(share.end * panel_size, p.columns) - share.begin * panel_size;
@@ -451,28 +467,24 @@ void ChannelsLastConvolution::compute(const ConvPass& p, const Share& share, con
 void ChannelsLastConvolution::compute_narrow(const ConvPass& p, const Share& share, const float* packed,
                                              const Ending& ending, BFloat16* target, float* kept) const {
   const ChannelsLastFunctions f = functions();
-  const int64_t results = p.columns * sizes_.groups, together = kept_units(p);
-  Block piece = share.block;
-  for (int64_t panel = share.begin; panel < share.end; ++panel)
-    for (int64_t unit = 0; unit < share.block.units; unit += together) {
-      piece.unit = share.block.unit + unit, piece.units = std::min(together, share.block.units - unit);
+  const int64_t every = p.axes[2].every * p.columns * sizes_.groups, line_size = p.line * f.panel;
+  each_lines(p, share.block, [&](LinePlace* places, int64_t count) {
+    int64_t in_target[kMostLines];
+    for (int64_t line = 0; line < count; ++line)
+      in_target[line] = std::exchange(places[line].c, line * line_size);
+    for (int64_t panel = share.begin; panel < share.end; ++panel) {
       const int64_t column = panel * f.panel, channel = share.group * p.columns + column;
-      const auto sums_of = [&](int64_t line) { return kept + line * p.line * f.panel; };
-      multiply(p, share, piece, share.lines + unit * p.unit_floats() / unit_, panel, packed, false,
-               [&](int64_t line, int64_t) {
-                 return SumsOfLine{sums_of(line), f.panel, false, {}};
-               });
-      int64_t line = 0;
-      each_line(p, piece, [&](int64_t, int64_t result) {
-        float* const sums = sums_of(line++);
-        if (p.segments == 0) std::fill_n(sums, piece.columns * f.panel, 0.0f);
-        const int64_t at = result * results + channel;
-        f.finish(piece.columns, std::min(f.panel, p.columns - column), sums, f.panel,
+      multiply(p, share, places, count, panel, packed, false, kept, f.panel, nullptr);
+      if (p.segments == 0) std::fill_n(kept, count * line_size, 0.0f);
+      for (int64_t line = 0; line < count; ++line) {
+        const int64_t at = in_target[line] + channel;
+        f.finish(share.block.columns, std::min(f.panel, p.columns - column), kept + line * line_size, f.panel,
                  ending.bias ? ending.bias + channel : nullptr,
-                 ending.addend.data ? ending.addend.halves() + at : nullptr, ending.activation,
-                 p.axes[2].every * results, target + at);
-      });
+                 ending.addend.data ? ending.addend.halves() + at : nullptr, ending.activation, every,
+                 target + at);
+      }
     }
+  });
 }
 
 void ChannelsLastConvolution::run(const ConvPass& p, StoredInput source, const float* packed,
@@ -519,18 +531,15 @@ int64_t ChannelsLastConvolution::lines_size(const ConvPass& p) const {
   return rounded(p.units * p.unit_floats(), 16) + kSlack;
 }
 
-int64_t ChannelsLastConvolution::kept_units(const ConvPass& p) const {
-  return std::max<int64_t>(1, tuning::kConvResults / std::max<int64_t>(p.rows * p.line, 1));
-}
-
 int64_t ChannelsLastConvolution::results_size(const ConvPass& p, bool bf16) const {
-  return bf16 ? std::min(p.units, kept_units(p)) * p.rows * p.line * functions().panel : 0;
+  return bf16 ? lines_together(p) * p.line * functions().panel : 0;
 }
 
 int64_t ChannelsLastConvolution::weights_size(bool bf16) const {
   const int64_t filters = sizes_.filters / sizes_.groups;
-  return lines_size(weights_) + (filters_across_ ? rounded(filters * sizes_.column_rows(), 16) : 0) +
-         (bf16 ? tuning::kConvPoints * filters + kSlack : 0);
+  const int64_t widened = bf16 ? tuning::kConvPoints * filters + kSlack : 0;
+  if (gathers_) return tuning::kConvPoints * (filters + functions().panel) + kSlack + widened;
+  return lines_size(weights_) + (filters_across_ ? rounded(filters * sizes_.column_rows(), 16) : 0) + widened;
 }
 
 int64_t ChannelsLastConvolution::forward_work(bool bf16) const {
@@ -627,12 +636,12 @@ void ChannelsLastConvolution::add_weight_products(const WeightTask& t, const Gra
             lines + at + lines_before * pitch + w.copied_offset(static_cast<size_t>(k)) * t.depth;
         if (filters_across_) {
           for (int64_t j = 0; j < t.filters; j += f.panel)
-            f.product(n, std::min(f.panel, t.filters - j), {points, rows, line, g.line}, x, 1, step, g.dy + j,
-                      g.point, sums + tap * channels * t.filters + j, t.filters, add, nullptr);
+            f.even_product(n, std::min(f.panel, t.filters - j), {points, rows, line, g.line}, x, 1, step,
+                           g.dy + j, g.point, sums + tap * channels * t.filters + j, t.filters, add);
         } else {
           for (int64_t j = 0; j < n; j += f.panel)
-            f.product(t.filters, std::min(f.panel, n - j), {points, rows, g.line, line}, g.dy, 1, g.point,
-                      x + j, step, sums + tap * channels + j, taps * channels, add, nullptr);
+            f.even_product(t.filters, std::min(f.panel, n - j), {points, rows, g.line, line}, g.dy, 1,
+                           g.point, x + j, step, sums + tap * channels + j, taps * channels, add);
         }
       }
 }
@@ -684,6 +693,57 @@ void ChannelsLastConvolution::weight_sums(const WeightTask& t, StoredInput dy, S
     for (int64_t i = 0; i < window; ++i) to[j * window + i] = sums[i * t.filters + j];
 }
 
+// Copies the elements of X with which an element of the window, `offsets` from the first element that a
+// result reads along each axis, multiplies `count` results. Outside X they are zeros. Rows of `to` are whole
+// vectors.
+void ChannelsLastConvolution::gather(const WeightTask& t, StoredInput x, int64_t first, int64_t count,
+                                     const int64_t* offsets, float* to) const {
+  const PassAxis &d = weights_.axes[0], &h = weights_.axes[1], &w = weights_.axes[2];
+  const int64_t channel = t.group * (sizes_.channels / sizes_.groups) + t.channel,
+                stored = rounded(t.depth, functions().lanes);
+  for (int64_t result = first; result < first + count;) {
+    const int64_t line = result / w.target, plane = line / h.target, column = result % w.target;
+    const int64_t at_d = plane % d.target * d.step + offsets[0], at_h = line % h.target * h.step + offsets[1];
+    const int64_t from = ((plane / d.target * d.source + at_d) * h.source + at_h) * w.source;
+    const bool inside = at_d >= 0 && at_d < d.source && at_h >= 0 && at_h < h.source;
+    const int64_t past = std::min(w.target, column + first + count - result);
+    result += past - column;
+    for (int64_t i = column; i < past; ++i, to += stored) {
+      const int64_t at = i * w.step + offsets[2];
+      if (inside && at >= 0 && at < w.source)
+        copy_values(x, (from + at) * sizes_.channels + channel, t.depth, to);
+      else
+        std::fill_n(to, t.depth, 0.0f);
+    }
+  }
+}
+
+// The same with many filters: each product has `kConvPoints` results, also of several lines and images. dY is
+// transposed once for all elements of the window, since its columns map to few sets of a cache.
+void ChannelsLastConvolution::gathered_weight_sums(const WeightTask& t, StoredInput dy, StoredInput x,
+                                                   float* dw, float* work) const {
+  const ChannelsLastFunctions f = functions();
+  const PassAxis &d = weights_.axes[0], &h = weights_.axes[1], &w = weights_.axes[2];
+  const int64_t results = sizes_.batch * sizes_.output_points(), window = sizes_.column_rows();
+  float *const gathered = work + tuning::kConvPoints * t.filters, *const widened = work + weights_size(false);
+  std::fill_n(gathered, tuning::kConvPoints * f.panel, 0.0f);
+  for (int64_t first = 0; first < results; first += tuning::kConvPoints) {
+    const int64_t count = std::min(tuning::kConvPoints, results - first), pitch = rounded(count, f.lanes);
+    const Gradients g = gradients(t, dy, first, 1, count, widened);
+    f.transpose(g.dy, g.point, t.filters, count, work, pitch);
+    float* to = dw + t.filter * window + t.channel;
+    for (const int64_t o : d.offsets)
+      for (const int64_t l : h.offsets)
+        for (const int64_t c : w.offsets) {
+          const int64_t offsets[] = {o, l, c};
+          gather(t, x, first, count, offsets, gathered);
+          f.even_product(t.filters, t.depth, {count}, work, pitch, 1, gathered, rounded(t.depth, f.lanes), to,
+                         window, first > 0);
+          to += sizes_.channels / sizes_.groups;
+        }
+  }
+}
+
 void ChannelsLastConvolution::backward_weights(StoredInput dy, StoredInput x, float* dw, float* work) const {
   const int64_t channels = sizes_.channels / sizes_.groups, filters = sizes_.filters / sizes_.groups;
   // Vectors of filters stay whole: products read no further.
@@ -699,7 +759,8 @@ void ChannelsLastConvolution::backward_weights(StoredInput dy, StoredInput x, fl
         t.group = task / chunks;
         t.channel = task % chunks * weights_.depth, t.depth = std::min(weights_.depth, channels - t.channel);
         t.filter = t.group * filters + cut(part), t.filters = cut(part + 1) - cut(part);
-        weight_sums(t, dy, x, dw, work + worker * weights_size(dy.bf16));
+        float* const own = work + worker * weights_size(dy.bf16);
+        gathers_ ? gathered_weight_sums(t, dy, x, dw, own) : weight_sums(t, dy, x, dw, own);
       }
   });
 }

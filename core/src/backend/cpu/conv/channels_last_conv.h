@@ -22,6 +22,10 @@
 
 namespace ortrain {
 
+struct LinePlace;
+template <typename T>
+struct TileEnd;
+
 // Results that read the same elements of the window, and how they are divided into blocks.
 struct ConvPass {
   PassAxis axes[3];
@@ -119,16 +123,21 @@ class ChannelsLastConvolution {
                       float* widened) const;
   void add_weight_products(const WeightTask& t, const Gradients& g, const float* lines, int64_t at,
                            int64_t rows, int64_t points, bool add, float* sums) const;
+  void gather(const WeightTask& t, StoredInput x, int64_t first, int64_t count, const int64_t* offsets,
+              float* to) const;
+  void gathered_weight_sums(const WeightTask& t, StoredInput dy, StoredInput x, float* dw, float* work) const;
   void weight_sums(const WeightTask& t, StoredInput dy, StoredInput x, float* dw, float* work) const;
   // Floats of a worker: for the copy, for sums of results in bfloat16, and for a gradient of weights.
   int64_t lines_size(const ConvPass& pass) const;
-  int64_t kept_units(const ConvPass& pass) const;
+  int64_t lines_together(const ConvPass& pass) const;
   int64_t results_size(const ConvPass& pass, bool bf16) const;
   int64_t weights_size(bool bf16) const;
-  // Adds up the sums of a panel; sums(line, result) says where those of a line belong.
-  template <typename Sums>
-  void multiply(const ConvPass& pass, const Share& share, const Block& b, const float* lines, int64_t panel,
-                const float* packed, bool add, Sums&& sums) const;
+  template <typename F>
+  void each_lines(const ConvPass& pass, const Block& b, F&& f) const;
+  // Adds up the sums of a panel for some lines of a share, whose results are `pitch` floats apart in `sums`.
+  void multiply(const ConvPass& pass, const Share& share, const LinePlace* places, int64_t count,
+                int64_t panel, const float* packed, bool add, float* sums, int64_t pitch,
+                const TileEnd<float>* end) const;
   // A share of a float target, in which the sums are computed, and of a bfloat16 target, whose sums are kept.
   void compute(const ConvPass& pass, const Share& share, const float* packed, const Ending& ending,
                float* target) const;
@@ -145,6 +154,7 @@ class ChannelsLastConvolution {
   std::vector<ConvPass> backward_;  // by offset within the strides
   // Whether the columns of the products of dW are filters instead of elements of the window, which are few.
   bool filters_across_ = false;
+  bool gathers_ = false;                              // for the gradient of W
   int64_t packed_forward_ = 0, packed_backward_ = 0;  // elements of all packed weights
 };
 

@@ -267,11 +267,10 @@ void PanelInTiles(int64_t m, int64_t n, const Depth& depth, const float* a, int6
 // How Panel multiplies pairs of bfloat16 values in tiles.
 struct TilePairs {};
 template <>
-ORTRAIN_ONCE inline void Panel<float, TilePairs, false>(int64_t m, int64_t n, const Depth& depth,
-                                                        const float* a, int64_t a_row, int64_t a_column,
-                                                        const float* b, int64_t b_row, float* c,
-                                                        int64_t c_row, bool add, bool spill, float scale,
-                                                        const TileEnd<float>&) {
+ORTRAIN_ONCE inline void Panel<float, TilePairs>(int64_t m, int64_t n, const Depth& depth, const float* a,
+                                                 int64_t a_row, int64_t a_column, const float* b,
+                                                 int64_t b_row, float* c, int64_t c_row, bool add, bool spill,
+                                                 float scale) {
   PanelInTiles(m, n, depth, a, a_row, a_column, b, b_row, c, c_row, add, spill, scale);
 }
 

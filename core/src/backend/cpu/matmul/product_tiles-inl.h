@@ -31,18 +31,48 @@ struct Depth {
   bool prefetches = false;
 };
 
+// Rows of A and C: `columns` of each line, `a_row` and `c_row` elements apart. The first ones of a line are
+// at the offsets that `lines` states.
+struct LinePlace {
+  int64_t a, c;
+};
+struct Lines {
+  const LinePlace* lines;
+  int64_t count, columns, a_row, c_row;
+};
+
 // The operations after the sums: C = C + bias + addend, clipped to [low, high], where NaN stays. The bias has
-// an element for each column; both may be null.
+// an element for each column, and the addend's elements are at the same offsets as those of C; both may be
+// null.
 template <typename T>
 struct TileEnd {
   const T *bias, *addend;
-  int64_t addend_row;
   T low, high;
 
-  TileEnd at(int64_t row, int64_t column) const {
-    return {bias ? bias + column : nullptr, addend ? addend + row * addend_row + column : nullptr, addend_row,
-            low, high};
+  TileEnd at(int64_t column) const {
+    return {bias ? bias + column : nullptr, addend ? addend + column : nullptr, low, high};
   }
+};
+
+// Where the rows of a tile begin in A and C: at a constant distance, or each at its own offset.
+struct EvenRows {
+  static constexpr bool kListed = false;
+  int64_t a_row, c_row;
+
+  int64_t a(int64_t row) const { return row * a_row; }
+  int64_t c(int64_t row) const { return row * c_row; }
+  int64_t a_after(int64_t row, int64_t rows) const { return a(row + rows); }
+  int64_t c_after(int64_t row, int64_t rows) const { return c(row + rows); }
+};
+struct ListedRows {
+  static constexpr bool kListed = true;
+  int64_t a_row, c_row;  // of a line
+  int64_t a_places[6], c_places[6];
+
+  int64_t a(int64_t row) const { return a_places[row]; }
+  int64_t c(int64_t row) const { return c_places[row]; }
+  int64_t a_after(int64_t row, int64_t rows) const { return a(row) + rows * a_row; }
+  int64_t c_after(int64_t row, int64_t rows) const { return c(row) + rows * c_row; }
 };
 
 }  // namespace ortrain
@@ -79,11 +109,15 @@ template <typename T>
 void PackAlong(const T* b, int64_t row, int64_t k, int64_t n, T* packed) {
   const hn::ScalableTag<T> d;
   const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
+  // If rows are far apart, the processor does not prefetch them itself.
+  constexpr int64_t kAhead = 8;
   int64_t j = 0;
   for (; j + width <= n; j += width) {
     for (int64_t i = 0; i < k; ++i, packed += width)
-      for (int64_t l = 0; l < kPanel; ++l)
+      for (int64_t l = 0; l < kPanel; ++l) {
+        hwy::Prefetch(b + (i + kAhead) * row + j + l * lanes);
         hn::StoreU(hn::LoadU(d, b + i * row + j + l * lanes), d, packed + l * lanes);
+      }
   }
   if (j == n) return;
   for (int64_t i = 0; i < k; ++i)
@@ -207,34 +241,37 @@ struct MultiplyAdd {
   }
 };
 
-// Prefetches the sums of the next tile, which may have to come from memory.
-template <int R, int V, typename T>
-HWY_INLINE void PrefetchTile(const T* c, int64_t c_row) {
-  for (int r = 0; r < R; ++r)
-    for (int v = 0; v < V; v += 64 / HWY_MIN(64, HWY_MAX_BYTES))
-      hwy::Prefetch(c + r * c_row + v * LanesOf<T>());
+// Prefetches sums, which may have to come from memory.
+template <int V, typename T>
+HWY_INLINE void PrefetchSums(const T* c) {
+  for (int v = 0; v < V; v += 64 / HWY_MIN(64, HWY_MAX_BYTES)) hwy::Prefetch(c + v * LanesOf<T>());
 }
 
-// A vector of sums after the operations that `end` states.
+// A vector of sums, from column `column` of C on and `place` elements after C's first, after the operations
+// that `end` states.
 template <typename T>
-HWY_INLINE Vec<hn::ScalableTag<T>> Ended(const TileEnd<T>& end, Vec<hn::ScalableTag<T>> sum, int64_t row,
+HWY_INLINE Vec<hn::ScalableTag<T>> Ended(const TileEnd<T>& end, Vec<hn::ScalableTag<T>> sum, int64_t place,
                                          int64_t column, int64_t count) {
   const hn::ScalableTag<T> d;
   if (end.bias) sum = hn::Add(sum, LoadUpTo(d, end.bias + column, count));
-  if (end.addend) sum = hn::Add(sum, LoadUpTo(d, end.addend + row * end.addend_row + column, count));
+  if (end.addend) sum = hn::Add(sum, LoadUpTo(d, end.addend + place, count));
   return ClipTo(d, sum, hn::Set(d, end.low), hn::Set(d, end.high));
 }
 
-// C [rows, columns] = or += `sums`, with a vector for each row, and then `end` if kEnds.
-template <bool kEnds, typename T>
-ORTRAIN_ONCE void WriteLast(int64_t rows, const T* sums, T* c, int64_t c_row, int64_t columns, bool add,
-                            const TileEnd<T>& end) {
+// C [rows, columns] = or += `sums`, with a vector for each row, and then `end` if it is not null. `column` is
+// the first column.
+template <class Where, typename T>
+ORTRAIN_ONCE void WriteLast(int64_t rows, const T* sums, const Where& where, T* c, int64_t column,
+                            int64_t columns, bool add, [[maybe_unused]] const TileEnd<T>* end) {
   const hn::ScalableTag<T> d;
   for (int64_t r = 0; r < rows; ++r) {
+    const int64_t place = where.c(r) + column;
     auto sum = hn::Load(d, sums + r * LanesOf<T>());
-    if (add) sum = hn::Add(sum, LoadUpTo(d, c + r * c_row, columns));
-    if constexpr (kEnds) sum = Ended(end, sum, r, 0, columns);
-    StoreUpTo(sum, d, c + r * c_row, columns);
+    if (add) sum = hn::Add(sum, LoadUpTo(d, c + place, columns));
+    if constexpr (Where::kListed) {
+      if (end) sum = Ended(*end, sum, place, column, columns);
+    }
+    StoreUpTo(sum, d, c + place, columns);
   }
 }
 
@@ -247,13 +284,14 @@ ORTRAIN_ONCE void WriteLast(int64_t rows, const T* sums, T* c, int64_t c_row, in
 #define ORTRAIN_IN_REGISTERS(x, y, z)
 #endif
 
-// C [R, V vectors] = or += scale A B, A's element (i, p) at a[i * a_row + p * a_column], rows of B `b_row`
-// apart, and then `end` if kEnds. Only the first `columns` of C are written; they fill all vectors except
-// possibly the last.
-template <int R, int V, class How = MultiplyAdd, bool kEnds = false, typename T>
-HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_column, const T* b,
-                     int64_t b_row, T* c, int64_t c_row, int64_t columns, bool add, T scale = 1,
-                     [[maybe_unused]] const TileEnd<T>& end = {}) {
+// C [R, V vectors] = or += scale A B, A's element (i, p) at a[where.a(i) + p * a_column], rows of B `b_row`
+// apart. The next tile has the rows `a_next` and `c_next` after these ones, and is prefetched. Only the first
+// `columns` of C are written; they fill all vectors except possibly the last. Listed rows then go through
+// `end` if it is not null.
+template <int R, int V, class How = MultiplyAdd, class Where, typename T>
+HWY_INLINE void Tile(const Depth& depth, const T* a, const Where& where, int64_t a_column, const T* b,
+                     int64_t b_row, T* c, int64_t columns, bool add, T scale = 1,
+                     [[maybe_unused]] const TileEnd<T>* end = nullptr) {
   const hn::ScalableTag<T> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
 #define ORTRAIN_SUMS(r) auto c##r##0 = hn::Zero(d), c##r##1 = c##r##0, c##r##2 = c##r##0, c##r##3 = c##r##0;
@@ -264,42 +302,60 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
   ORTRAIN_SUMS(4)
   ORTRAIN_SUMS(5)
 #undef ORTRAIN_SUMS
-  PrefetchTile<R, V>(c + R * c_row, c_row);
+  for (int r = 0; r < R; ++r) PrefetchSums<V>(c + where.c_after(r, R));
+#define ORTRAIN_ROW(r, element)                              \
+  if constexpr (R > r) {                                     \
+    const auto x = hn::Set(d, element);                      \
+    c##r##0 = How::Run(x, b0, c##r##0);                      \
+    if constexpr (V > 1) c##r##1 = How::Run(x, b1, c##r##1); \
+    if constexpr (V > 2) c##r##2 = How::Run(x, b2, c##r##2); \
+    if constexpr (V > 3) c##r##3 = How::Run(x, b3, c##r##3); \
+  }
+#define ORTRAIN_PASS(element)                              \
+  {                                                        \
+    const auto b0 = hn::LoadU(d, b);                       \
+    auto b1 = b0, b2 = b0, b3 = b0;                        \
+    if constexpr (V > 1) b1 = hn::LoadU(d, b + lanes);     \
+    if constexpr (V > 2) b2 = hn::LoadU(d, b + 2 * lanes); \
+    if constexpr (V > 3) b3 = hn::LoadU(d, b + 3 * lanes); \
+    ORTRAIN_ROW(0, element(0))                             \
+    ORTRAIN_ROW(1, element(1))                             \
+    ORTRAIN_ROW(2, element(2))                             \
+    ORTRAIN_ROW(3, element(3))                             \
+    ORTRAIN_ROW(4, element(4))                             \
+    ORTRAIN_ROW(5, element(5))                             \
+  }
   constexpr int64_t kLine = 64 / sizeof(T);
   const T *a_start = a, *b_start = b;
   for (int64_t time = 0; time < depth.count; ++time, a = a_start += depth.a, b = b_start += depth.b)
     for (int64_t begin = 0; begin < depth.k; begin += kLine) {
+      const int64_t passes = HWY_MIN(kLine, depth.k - begin);
       // Prefetches the rows of the next tile. Processors do so themselves only once the rows of this tile are
       // read.
-      for (int r = 0; depth.prefetches && r < R; ++r) hwy::Prefetch(a + (R + r) * a_row);
-      const T* a3 = a + 3 * a_row;  // the fourth row
+      for (int r = 0; depth.prefetches && r < R; ++r) hwy::Prefetch(a + where.a_after(r, R));
       // gcc would write out all 16 passes of small tiles, which are five times as large then, and no faster.
-      HWY_UNROLL(1)
-      for (int64_t p = HWY_MIN(kLine, depth.k - begin); p > 0; --p) {
-        ORTRAIN_IN_REGISTERS(a, a3, b);
-        const auto b0 = hn::LoadU(d, b);
-        auto b1 = b0, b2 = b0, b3 = b0;
-        if constexpr (V > 1) b1 = hn::LoadU(d, b + lanes);
-        if constexpr (V > 2) b2 = hn::LoadU(d, b + 2 * lanes);
-        if constexpr (V > 3) b3 = hn::LoadU(d, b + 3 * lanes);
-#define ORTRAIN_ROW(r)                                                     \
-  if constexpr (R > r) {                                                   \
-    const auto x = hn::Set(d, r < 3 ? a[r * a_row] : a3[(r - 3) * a_row]); \
-    c##r##0 = How::Run(x, b0, c##r##0);                                    \
-    if constexpr (V > 1) c##r##1 = How::Run(x, b1, c##r##1);               \
-    if constexpr (V > 2) c##r##2 = How::Run(x, b2, c##r##2);               \
-    if constexpr (V > 3) c##r##3 = How::Run(x, b3, c##r##3);               \
-  }
-        ORTRAIN_ROW(0)
-        ORTRAIN_ROW(1)
-        ORTRAIN_ROW(2)
-        ORTRAIN_ROW(3)
-        ORTRAIN_ROW(4)
-        ORTRAIN_ROW(5)
-#undef ORTRAIN_ROW
-        a += a_column, a3 += a_column, b += b_row;
+      if constexpr (Where::kListed) {
+        const T *a0 = a + where.a(0), *a1 = a + where.a(R > 1 ? 1 : 0), *a2 = a + where.a(R > 2 ? 2 : 0),
+                *a3 = a + where.a(R > 3 ? 3 : 0), *a4 = a + where.a(R > 4 ? 4 : 0),
+                *a5 = a + where.a(R > 5 ? 5 : 0);
+#define ORTRAIN_ELEMENT(r) a##r[p]
+        HWY_UNROLL(1)
+        for (int64_t p = 0; p < passes; ++p, b += b_row) ORTRAIN_PASS(ORTRAIN_ELEMENT)
+#undef ORTRAIN_ELEMENT
+        a += passes;
+      } else {
+        const T* a3 = a + where.a(3);
+#define ORTRAIN_ELEMENT(r) r < 3 ? a[where.a(r)] : a3[where.a(r - 3)]
+        HWY_UNROLL(1)
+        for (int64_t p = passes; p > 0; --p, a += a_column, a3 += a_column, b += b_row) {
+          ORTRAIN_IN_REGISTERS(a, a3, b);
+          ORTRAIN_PASS(ORTRAIN_ELEMENT)
+        }
+#undef ORTRAIN_ELEMENT
       }
     }
+#undef ORTRAIN_PASS
+#undef ORTRAIN_ROW
 #define ORTRAIN_EACH_OF(r) ORTRAIN_SUM(r, 0) ORTRAIN_SUM(r, 1) ORTRAIN_SUM(r, 2) ORTRAIN_SUM(r, 3)
 #define ORTRAIN_EACH_SUM \
   ORTRAIN_EACH_OF(0)     \
@@ -314,65 +370,98 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
   HWY_ALIGN T last[R * hn::MaxLanes(d)];
   const int64_t column = (V - 1) * lanes;
   const bool whole = columns >= column + lanes;
-#define ORTRAIN_SUM(r, v)                                                      \
-  if constexpr (R > r && V > v) {                                              \
-    if (v + 1 < V || whole) {                                                  \
-      T* to = c + r * c_row + v * lanes;                                       \
-      if (add) c##r##v = hn::Add(c##r##v, hn::LoadU(d, to));                   \
-      if constexpr (kEnds) c##r##v = Ended(end, c##r##v, r, v * lanes, lanes); \
-      hn::StoreU(c##r##v, d, to);                                              \
-    } else {                                                                   \
-      hn::Store(c##r##v, d, last + r * lanes);                                 \
-    }                                                                          \
+#define ORTRAIN_SUM(r, v)                                                 \
+  if constexpr (R > r && V > v) {                                         \
+    if (v + 1 < V || whole) {                                             \
+      const int64_t place = where.c(r) + v * lanes;                       \
+      if (add) c##r##v = hn::Add(c##r##v, hn::LoadU(d, c + place));       \
+      if constexpr (Where::kListed) {                                     \
+        if (end) c##r##v = Ended(*end, c##r##v, place, v * lanes, lanes); \
+      }                                                                   \
+      hn::StoreU(c##r##v, d, c + place);                                  \
+    } else {                                                              \
+      hn::Store(c##r##v, d, last + r * lanes);                            \
+    }                                                                     \
   }
   ORTRAIN_EACH_SUM
 #undef ORTRAIN_SUM
 #undef ORTRAIN_EACH_SUM
 #undef ORTRAIN_EACH_OF
-  if (!whole) WriteLast<kEnds>(R, last, c + column, c_row, columns - column, add, end.at(0, column));
+  if (!whole) WriteLast(R, last, where, c, column, columns - column, add, end);
 }
 
-template <int V, class How, bool kEnds, typename T>
-ORTRAIN_ONCE void Rows(int64_t m, const Depth& depth, const T* a, int64_t a_row, int64_t a_column, const T* b,
-                       int64_t b_row, T* c, int64_t c_row, int64_t columns, bool add, T scale,
-                       const TileEnd<T>& end) {
+// Calls tile(R, i) for tiles of R rows from row i on, as large as possible.
+template <class F>
+HWY_INLINE void EachTile(int64_t m, F&& tile) {
   int64_t i = 0;
-  const auto tile = [&](auto rows) HWY_ATTR {
-    constexpr int R = decltype(rows)::value;
-    for (; i + R <= m; i += R)
-      Tile<R, V, How, kEnds>(depth, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, columns,
-                             add, scale, end.at(i, 0));
-  };
-  tile(std::integral_constant<int, 6>());
-  tile(std::integral_constant<int, 4>());
-  tile(std::integral_constant<int, 2>());
-  tile(std::integral_constant<int, 1>());
+  for (; i + 6 <= m; i += 6) tile(std::integral_constant<int, 6>(), i);
+  for (; i + 4 <= m; i += 4) tile(std::integral_constant<int, 4>(), i);
+  for (; i + 2 <= m; i += 2) tile(std::integral_constant<int, 2>(), i);
+  for (; i < m; ++i) tile(std::integral_constant<int, 1>(), i);
+}
+
+template <int V, class How, typename T>
+ORTRAIN_ONCE void Rows(int64_t m, const Depth& depth, const T* a, int64_t a_row, int64_t a_column, const T* b,
+                       int64_t b_row, T* c, int64_t c_row, int64_t columns, bool add, T scale) {
+  EachTile(m, [&](auto rows, int64_t i) HWY_ATTR {
+    Tile<decltype(rows)::value, V, How>(depth, a + i * a_row, EvenRows{a_row, c_row}, a_column, b, b_row,
+                                        c + i * c_row, columns, add, scale);
+  });
+}
+
+// Calls rows(V, j) for the columns of a panel from j on that V vectors hold.
+template <typename T, class F>
+HWY_INLINE void EachWidth(int64_t n, F&& rows) {
+  const int64_t lanes = LanesOf<T>();
+  for (int64_t j = 0; j < n;) {
+    const int64_t left = (n - j + lanes - 1) / lanes;
+    if (kPanel >= 4 && left >= 4)
+      rows(std::integral_constant<int, 4>(), j), j += 4 * lanes;
+    else if (left >= 2)
+      rows(std::integral_constant<int, 2>(), j), j += 2 * lanes;
+    else
+      rows(std::integral_constant<int, 1>(), j), j += lanes;
+  }
 }
 
 // C [m, n] = or += scale A B where n is at most a panel, and rows of B have whole vectors. Columns of C from
-// n up to the next whole vector are also written if `spill` says that this memory exists. Then `end` if
-// kEnds.
-template <typename T, class How = MultiplyAdd, bool kEnds = false>
+// n up to the next whole vector are also written if `spill` says that this memory exists.
+template <typename T, class How = MultiplyAdd>
 ORTRAIN_ONCE void Panel(int64_t m, int64_t n, const Depth& depth, const T* a, int64_t a_row, int64_t a_column,
-                        const T* b, int64_t b_row, T* c, int64_t c_row, bool add, bool spill, T scale,
-                        const TileEnd<T>& end = {}) {
-  const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
-  for (int64_t j = 0; j < n;) {
-    const int64_t left = (n - j + lanes - 1) / lanes, columns = spill ? width : n - j;
-    if (kPanel >= 4 && left >= 4) {
-      Rows<4, How, kEnds>(m, depth, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale,
-                          end.at(0, j));
-      j += 4 * lanes;
-    } else if (left >= 2) {
-      Rows<2, How, kEnds>(m, depth, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale,
-                          end.at(0, j));
-      j += 2 * lanes;
-    } else {
-      Rows<1, How, kEnds>(m, depth, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale,
-                          end.at(0, j));
-      j += lanes;
+                        const T* b, int64_t b_row, T* c, int64_t c_row, bool add, bool spill, T scale) {
+  EachWidth<T>(n, [&](auto vectors, int64_t j) HWY_ATTR {
+    Rows<decltype(vectors)::value, How>(m, depth, a, a_row, a_column, b + j, b_row, c + j, c_row,
+                                        spill ? kPanel * LanesOf<T>() : n - j, add, scale);
+  });
+}
+
+template <int V, typename T>
+ORTRAIN_ONCE void RowsOfLines(const Lines& lines, const Depth& depth, const T* a, const T* b, int64_t b_row,
+                              T* c, int64_t columns, bool add, const TileEnd<T>* end) {
+  const LinePlace* line = lines.lines;
+  int64_t column = 0;
+  EachTile(lines.count * lines.columns, [&](auto rows, int64_t) HWY_ATTR {
+    constexpr int R = decltype(rows)::value;
+    ListedRows where{lines.a_row, lines.c_row, {}, {}};
+    for (int r = 0; r < R; ++r) {
+      where.a_places[r] = line->a + column * lines.a_row;
+      where.c_places[r] = line->c + column * lines.c_row;
+      if (++column == lines.columns) column = 0, ++line;
     }
-  }
+    Tile<R, V>(depth, a, where, 1, b, b_row, c, columns, add, T{1}, end);
+  });
+}
+
+// The same for rows in lines, which are contiguous in A, and then `end` if it is not null. A tile may have
+// rows of several lines.
+template <typename T>
+void PanelOfLines(const Lines& lines, int64_t n, const Depth& depth, const T* a, const T* b, int64_t b_row,
+                  T* c, bool add, const TileEnd<T>* end) {
+  EachWidth<T>(n, [&](auto vectors, int64_t j) HWY_ATTR {
+    const TileEnd<T> here = end ? end->at(j) : TileEnd<T>{};
+    RowsOfLines<decltype(vectors)::value>(lines, depth, a, b + j, b_row, c + j, n - j, add,
+                                          end ? &here : nullptr);
+  });
 }
 
 // A packed right operand, and which part of it a product reads: rows [k_begin, k_end), columns from the panel
