@@ -236,6 +236,15 @@ struct Partition {
   }
 };
 
+// One line of all results if they are at a constant distance.
+Lines joined(const Lines& lines) {
+  for (int64_t i = 1; i < lines.count; ++i)
+    if (lines.lines[i].a != lines.lines[0].a + i * lines.columns * lines.a_row ||
+        lines.lines[i].c != lines.lines[0].c + i * lines.columns * lines.c_row)
+      return lines;
+  return {lines.lines, 1, lines.count * lines.columns, lines.a_row, lines.c_row};
+}
+
 // Calls f(segment) for all sums of the pass. All numbers of elements are multiples of `unit`, like the depth,
 // and those of pairs fill tiles of AMX if possible.
 template <typename F>
@@ -272,14 +281,17 @@ ChannelsLastConvolution::ChannelsLastConvolution(const ConvSizes& sizes, bool pa
   workers_ = std::clamp<int64_t>(work / tuning::kMultiplications / kGrain, 1, max_threads());
   forward_.axes[0] = forward_axis(d), forward_.axes[1] = forward_axis(h), forward_.axes[2] = forward_axis(w);
   weights_ = forward_;
-  plan(forward_, channels, filters, workers_);
-  plan(weights_, std::min(channels, panel), filters, 1);
   const bool together = w.kernel > 1 && w.dilation == 1;
   filters_across_ = filters % lanes == 0 && (together ? w.kernel : 1) * channels <= panel / 2;
+  gathers_ = !filters_across_ && (weights_.taps() == 1 || filters >= tuning::kGatheredFilters);
+  plan(forward_, channels, filters, workers_);
+  if (gathers_)
+    weights_.depth = std::min(channels, tuning::kGatheredChannels);
+  else
+    plan(weights_, std::min(channels, panel), filters, 1);
   const auto size = [&](const ConvPass& p) {
     return sizes_.groups * p.taps() * p.depth * rounded(p.columns, lanes);
   };
-  gathers_ = !filters_across_ && filters >= tuning::kGatheredFilters;
   packed_forward_ = size(forward_);
   int64_t largest =
       std::max(forward_.units * forward_.unit_floats(), weights_.units * weights_.unit_floats());
@@ -421,7 +433,8 @@ void ChannelsLastConvolution::multiply(const ConvPass& p, const Share& share, co
   const int64_t stored = rounded(n, f.lanes);
   const float* weights =
       packed + (p.packed + (share.group * rounded(p.columns, f.lanes) + column) * p.taps() * p.depth) / unit_;
-  const Lines lines{places, count, share.block.columns, p.axes[2].copied_step() * share.point / unit_, pitch};
+  const Lines lines =
+      joined({places, count, share.block.columns, p.axes[2].copied_step() * share.point / unit_, pitch});
   int64_t number = 0;
   each_segment(p, unit_, [&](const Segment& s) {
     // Only the first panel prefetches, and only lines that were not copied: all other lines are in the cache.
@@ -538,7 +551,8 @@ int64_t ChannelsLastConvolution::results_size(const ConvPass& p, bool bf16) cons
 int64_t ChannelsLastConvolution::weights_size(bool bf16) const {
   const int64_t filters = sizes_.filters / sizes_.groups;
   const int64_t widened = bf16 ? tuning::kConvPoints * filters + kSlack : 0;
-  if (gathers_) return tuning::kConvPoints * (filters + functions().panel) + kSlack + widened;
+  if (gathers_)
+    return tuning::kConvPoints * (filters + rounded(weights_.depth, functions().lanes)) + kSlack + widened;
   return lines_size(weights_) + (filters_across_ ? rounded(filters * sizes_.column_rows(), 16) : 0) + widened;
 }
 
@@ -725,8 +739,9 @@ void ChannelsLastConvolution::gathered_weight_sums(const WeightTask& t, StoredIn
   const ChannelsLastFunctions f = functions();
   const PassAxis &d = weights_.axes[0], &h = weights_.axes[1], &w = weights_.axes[2];
   const int64_t results = sizes_.batch * sizes_.output_points(), window = sizes_.column_rows();
+  const int64_t stored = rounded(t.depth, f.lanes);
   float *const gathered = work + tuning::kConvPoints * t.filters, *const widened = work + weights_size(false);
-  std::fill_n(gathered, tuning::kConvPoints * f.panel, 0.0f);
+  std::fill_n(gathered, tuning::kConvPoints * stored, 0.0f);
   for (int64_t first = 0; first < results; first += tuning::kConvPoints) {
     const int64_t count = std::min(tuning::kConvPoints, results - first), pitch = rounded(count, f.lanes);
     const Gradients g = gradients(t, dy, first, 1, count, widened);
@@ -737,8 +752,9 @@ void ChannelsLastConvolution::gathered_weight_sums(const WeightTask& t, StoredIn
         for (const int64_t c : w.offsets) {
           const int64_t offsets[] = {o, l, c};
           gather(t, x, first, count, offsets, gathered);
-          f.even_product(t.filters, t.depth, {count}, work, pitch, 1, gathered, rounded(t.depth, f.lanes), to,
-                         window, first > 0);
+          for (int64_t j = 0; j < t.depth; j += f.panel)
+            f.even_product(t.filters, std::min(f.panel, t.depth - j), {count}, work, pitch, 1, gathered + j,
+                           stored, to + j, window, first > 0);
           to += sizes_.channels / sizes_.groups;
         }
   }

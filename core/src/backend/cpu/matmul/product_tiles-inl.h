@@ -457,6 +457,12 @@ ORTRAIN_ONCE void RowsOfLines(const Lines& lines, const Depth& depth, const T* a
 template <typename T>
 void PanelOfLines(const Lines& lines, int64_t n, const Depth& depth, const T* a, const T* b, int64_t b_row,
                   T* c, bool add, const TileEnd<T>* end) {
+  if (lines.count == 1 && !end) {
+    const LinePlace& line = *lines.lines;
+    Panel<T>(lines.columns, n, depth, a + line.a, lines.a_row, 1, b, b_row, c + line.c, lines.c_row, add,
+             false, T{1});
+    return;
+  }
   EachWidth<T>(n, [&](auto vectors, int64_t j) HWY_ATTR {
     const TileEnd<T> here = end ? end->at(j) : TileEnd<T>{};
     RowsOfLines<decltype(vectors)::value>(lines, depth, a, b + j, b_row, c + j, n - j, add,
