@@ -140,6 +140,7 @@ const std::vector<ConvSizes> kCases = {
     {1, 40, 8, 1, {kNone, axis(70, 3, 1, 1, 1, 1), axis(80, 3, 1, 1, 1, 1)}},  // blocks of rows
     {1, 8, 70, 1, {kNone, kNone, axis(40000, 3, 1, 1, 1, 1)}},                 // and of columns
     {1, 150, 9, 1, {kNone, axis(30, 1), axis(100, 1)}},
+    {2, 5, 600, 1, {kNone, axis(3, 1), axis(4, 1)}},
     {600, 4, 5, 1, {kNone, axis(3, 3), axis(3, 3)}},                                // short lines
     {3, 70, 130, 1, {kNone, axis(7, 3, 2, 1, 1, 1), axis(6, 3, 2, 1, 1, 0)}},       // many filters
     {5, 3, 140, 1, {kNone, axis(17, 2, 2, 3, 0, 4), axis(15, 3, 1, 2, 5, 1)}},      // in several parts

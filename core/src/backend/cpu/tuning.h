@@ -112,8 +112,8 @@ inline constexpr int64_t kConvBlock = 1 << 17;
 inline constexpr int64_t kConvResults = 1024;
 // The most floats of a block; lines of more are left to other kernels. Derived: 16 MiB, of each thread.
 inline constexpr int64_t kConvLargest = 1 << 22;
-// Products that are added up at a time, and results. Measured on Cascade Lake, one thread, 3 x 3 windows with a
-// stride of 2: 160 products take 1.02 to 1.06 of the time. The results are derived: with 64 filters or
+// Products that are added up at a time, and results. Measured on Cascade Lake, one thread, 3 x 3 windows with
+// a stride of 2: 160 products take 1.02 to 1.06 of the time. The results are derived: with 64 filters or
 // channels, they take 64 KiB of the caches.
 inline constexpr int64_t kConvDepth = 384, kConvPoints = 256;
 // With so many filters, or windows of one element, the gradient of the weights gathers the elements of X, for
@@ -121,6 +121,8 @@ inline constexpr int64_t kConvDepth = 384, kConvPoints = 256;
 // 3, it takes 0.6 to 0.95 and 0.6 to 0.8 of the time of the other way, with windows of one element 0.75 to
 // 1.05 and 0.4 to 0.85; with 32 and 64 filters of 5 x 5, 1.2 to 1.6. With 64 channels it takes 1.0 to 1.1.
 inline constexpr int64_t kGatheredFilters = 128, kGatheredChannels = 128;
+// For so many filters at a time. Derived: with kConvPoints results, 512 KiB, half of a second-level cache.
+inline constexpr int64_t kTransposedFilters = 512;
 
 // Floats of a depthwise convolution's input that are copied at a time, and the least lines of output that
 // they give. Derived: 64 KiB, of which a line takes less than 1 KiB. Not measured yet.

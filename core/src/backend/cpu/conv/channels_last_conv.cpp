@@ -414,7 +414,7 @@ int64_t ChannelsLastConvolution::lines_together(const ConvPass& p) const {
 
 // Calls f(places, count) for the lines of a block, some at a time. The places of C are those of the target.
 template <typename F>
-void ChannelsLastConvolution::each_lines(const ConvPass& p, const Block& b, F&& f) const {
+void ChannelsLastConvolution::each_batch_of_lines(const ConvPass& p, const Block& b, F&& f) const {
   LinePlace places[kMostLines];
   const int64_t most = lines_together(p), results = p.columns * sizes_.groups;
   int64_t count = 0;
@@ -455,7 +455,7 @@ void ChannelsLastConvolution::compute(const ConvPass& p, const Share& share, con
   const float* addend = ending.addend.floats();
   const bool in_target = addend == target, separate = addend && !in_target;
   const bool plain = !ending.bias && !separate && ending.activation.kind == Activation::Kind::kNone;
-  each_lines(p, share.block, [&](const LinePlace* places, int64_t count) {
+  each_batch_of_lines(p, share.block, [&](const LinePlace* places, int64_t count) {
     for (int64_t panel = share.begin; panel < share.end; ++panel) {
       const int64_t channel = share.group * p.columns + panel * panel_size;
       const TileEnd<float> end{ending.bias ? ending.bias + channel : nullptr,
@@ -481,7 +481,7 @@ void ChannelsLastConvolution::compute_narrow(const ConvPass& p, const Share& sha
                                              const Ending& ending, BFloat16* target, float* kept) const {
   const ChannelsLastFunctions f = functions();
   const int64_t every = p.axes[2].every * p.columns * sizes_.groups, line_size = p.line * f.panel;
-  each_lines(p, share.block, [&](LinePlace* places, int64_t count) {
+  each_batch_of_lines(p, share.block, [&](LinePlace* places, int64_t count) {
     int64_t in_target[kMostLines];
     for (int64_t line = 0; line < count; ++line)
       in_target[line] = std::exchange(places[line].c, line * line_size);
@@ -548,8 +548,12 @@ int64_t ChannelsLastConvolution::results_size(const ConvPass& p, bool bf16) cons
   return bf16 ? lines_together(p) * p.line * functions().panel : 0;
 }
 
+int64_t ChannelsLastConvolution::gathered_filters() const {
+  return std::min(sizes_.filters / sizes_.groups, tuning::kTransposedFilters);
+}
+
 int64_t ChannelsLastConvolution::weights_size(bool bf16) const {
-  const int64_t filters = sizes_.filters / sizes_.groups;
+  const int64_t filters = gathers_ ? gathered_filters() : sizes_.filters / sizes_.groups;
   const int64_t widened = bf16 ? tuning::kConvPoints * filters + kSlack : 0;
   if (gathers_)
     return tuning::kConvPoints * (filters + rounded(weights_.depth, functions().lanes)) + kSlack + widened;
@@ -732,8 +736,9 @@ void ChannelsLastConvolution::gather(const WeightTask& t, StoredInput x, int64_t
   }
 }
 
-// The same with many filters: each product has `kConvPoints` results, also of several lines and images. dY is
-// transposed once for all elements of the window, since its columns map to few sets of a cache.
+// The same from gathered elements of X: a product adds up `kConvPoints` results, also of several lines and
+// images. dY is transposed once for all elements of the window, because its columns map to few sets of a
+// cache.
 void ChannelsLastConvolution::gathered_weight_sums(const WeightTask& t, StoredInput dy, StoredInput x,
                                                    float* dw, float* work) const {
   const ChannelsLastFunctions f = functions();
@@ -774,9 +779,12 @@ void ChannelsLastConvolution::backward_weights(StoredInput dy, StoredInput x, fl
         WeightTask t;
         t.group = task / chunks;
         t.channel = task % chunks * weights_.depth, t.depth = std::min(weights_.depth, channels - t.channel);
-        t.filter = t.group * filters + cut(part), t.filters = cut(part + 1) - cut(part);
         float* const own = work + worker * weights_size(dy.bf16);
-        gathers_ ? gathered_weight_sums(t, dy, x, dw, own) : weight_sums(t, dy, x, dw, own);
+        const int64_t end = cut(part + 1), most = gathers_ ? gathered_filters() : filters;
+        for (int64_t filter = cut(part); filter < end; filter += most) {
+          t.filter = t.group * filters + filter, t.filters = std::min(most, end - filter);
+          gathers_ ? gathered_weight_sums(t, dy, x, dw, own) : weight_sums(t, dy, x, dw, own);
+        }
       }
   });
 }

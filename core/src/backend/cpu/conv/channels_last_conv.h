@@ -5,11 +5,12 @@
 // A block of results reads a few lines of the input. They are copied with their padding, so that elements of
 // a window that are side by side are consecutive with all their channels, and neighboring results read them
 // at a constant distance. The micro-kernel of matrix products (backend/cpu/matmul/product_tiles-inl.h)
-// multiplies the lines in place: its rows are results, its columns filters.
+// multiplies the lines in place: its rows are results, also of several lines, its columns filters.
 //
 // The gradient of X is computed from dY in the same way, once for each offset within the strides, because
 // elements of dX with the same offset read the same elements of the window. The gradient of W is the product
-// of dY, transposed in place, and the lines of X.
+// of dY, transposed in place, and the lines of X. With many filters, dY is transposed before, and the
+// elements of X are gathered for one element of the window at a time.
 #pragma once
 
 #include <cstdint>
@@ -131,9 +132,10 @@ class ChannelsLastConvolution {
   int64_t lines_size(const ConvPass& pass) const;
   int64_t lines_together(const ConvPass& pass) const;
   int64_t results_size(const ConvPass& pass, bool bf16) const;
+  int64_t gathered_filters() const;
   int64_t weights_size(bool bf16) const;
   template <typename F>
-  void each_lines(const ConvPass& pass, const Block& b, F&& f) const;
+  void each_batch_of_lines(const ConvPass& pass, const Block& b, F&& f) const;
   // Adds up the sums of a panel for some lines of a share, whose results are `pitch` floats apart in `sums`.
   void multiply(const ConvPass& pass, const Share& share, const LinePlace* places, int64_t count,
                 int64_t panel, const float* packed, bool add, float* sums, int64_t pitch,
@@ -154,7 +156,7 @@ class ChannelsLastConvolution {
   std::vector<ConvPass> backward_;  // by offset within the strides
   // Whether the columns of the products of dW are filters instead of elements of the window, which are few.
   bool filters_across_ = false;
-  bool gathers_ = false;                              // for the gradient of W
+  bool gathers_ = false;                              // whether dW is computed from gathered elements of X
   int64_t packed_forward_ = 0, packed_backward_ = 0;  // elements of all packed weights
 };
 
