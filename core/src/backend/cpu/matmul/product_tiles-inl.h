@@ -284,25 +284,7 @@ ORTRAIN_ONCE void WriteLast(int64_t rows, const T* sums, const Where& where, T* 
 #define ORTRAIN_IN_REGISTERS(x, y, z)
 #endif
 
-// C [R, V vectors] = or += scale A B, A's element (i, p) at a[where.a(i) + p * a_column], rows of B `b_row`
-// apart. The next tile has the rows `a_next` and `c_next` after these ones, and is prefetched. Only the first
-// `columns` of C are written; they fill all vectors except possibly the last. Listed rows then go through
-// `end` if it is not null.
-template <int R, int V, class How = MultiplyAdd, class Where, typename T>
-HWY_INLINE void Tile(const Depth& depth, const T* a, const Where& where, int64_t a_column, const T* b,
-                     int64_t b_row, T* c, int64_t columns, bool add, T scale = 1,
-                     [[maybe_unused]] const TileEnd<T>* end = nullptr) {
-  const hn::ScalableTag<T> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-#define ORTRAIN_SUMS(r) auto c##r##0 = hn::Zero(d), c##r##1 = c##r##0, c##r##2 = c##r##0, c##r##3 = c##r##0;
-  ORTRAIN_SUMS(0)
-  ORTRAIN_SUMS(1)
-  ORTRAIN_SUMS(2)
-  ORTRAIN_SUMS(3)
-  ORTRAIN_SUMS(4)
-  ORTRAIN_SUMS(5)
-#undef ORTRAIN_SUMS
-  for (int r = 0; r < R; ++r) PrefetchSums<V>(c + where.c_after(r, R));
+// One pass of a tile: a row of B, and the element of A in each row of the tile.
 #define ORTRAIN_ROW(r, element)                              \
   if constexpr (R > r) {                                     \
     const auto x = hn::Set(d, element);                      \
@@ -325,6 +307,26 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, const Where& where, int64_t
     ORTRAIN_ROW(4, element(4))                             \
     ORTRAIN_ROW(5, element(5))                             \
   }
+
+// C [R, V vectors] = or += scale A B, A's element (i, p) at a[where.a(i) + p * a_column], rows of B `b_row`
+// apart. Only the first `columns` of C are written; they fill all vectors except possibly the last. Listed
+// rows, whose elements are contiguous in A, then go through `end` if it is not null. The sums of the next
+// tile are prefetched.
+template <int R, int V, class How = MultiplyAdd, class Where, typename T>
+HWY_INLINE void Tile(const Depth& depth, const T* a, const Where& where, int64_t a_column, const T* b,
+                     int64_t b_row, T* c, int64_t columns, bool add, T scale = 1,
+                     [[maybe_unused]] const TileEnd<T>* end = nullptr) {
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+#define ORTRAIN_SUMS(r) auto c##r##0 = hn::Zero(d), c##r##1 = c##r##0, c##r##2 = c##r##0, c##r##3 = c##r##0;
+  ORTRAIN_SUMS(0)
+  ORTRAIN_SUMS(1)
+  ORTRAIN_SUMS(2)
+  ORTRAIN_SUMS(3)
+  ORTRAIN_SUMS(4)
+  ORTRAIN_SUMS(5)
+#undef ORTRAIN_SUMS
+  for (int r = 0; r < R; ++r) PrefetchSums<V>(c + where.c_after(r, R));
   constexpr int64_t kLine = 64 / sizeof(T);
   const T *a_start = a, *b_start = b;
   for (int64_t time = 0; time < depth.count; ++time, a = a_start += depth.a, b = b_start += depth.b)
@@ -354,8 +356,6 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, const Where& where, int64_t
 #undef ORTRAIN_ELEMENT
       }
     }
-#undef ORTRAIN_PASS
-#undef ORTRAIN_ROW
 #define ORTRAIN_EACH_OF(r) ORTRAIN_SUM(r, 0) ORTRAIN_SUM(r, 1) ORTRAIN_SUM(r, 2) ORTRAIN_SUM(r, 3)
 #define ORTRAIN_EACH_SUM \
   ORTRAIN_EACH_OF(0)     \
@@ -389,6 +389,9 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, const Where& where, int64_t
 #undef ORTRAIN_EACH_OF
   if (!whole) WriteLast(R, last, where, c, column, columns - column, add, end);
 }
+
+#undef ORTRAIN_PASS
+#undef ORTRAIN_ROW
 
 // Calls tile(R, i) for tiles of R rows from row i on, as large as possible.
 template <class F>
