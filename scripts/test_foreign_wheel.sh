@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs a wheel for another system into a folder and tests the wheel in an emulator: recorded runs, a case of every operator, training on
-# the digits, and the command line.
+# the digits, the command line, and the Python tests in the environment variable TESTS, if it is set: files and folders for pytest.
 # Usage: scripts/test_foreign_wheel.sh PYTHON WHEEL FOLDER "PLATFORM..." COMMAND...
 # PLATFORM is the name of a system in wheels, such as win_amd64. COMMAND runs Python for that system, of the version of PYTHON.
 set -euo pipefail
@@ -13,11 +13,16 @@ install() {
   "$python" -m pip install --quiet --disable-pip-version-check --target "$folder/site" --upgrade --only-binary=:all: \
     --python-version "$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')" --implementation cp "${platforms[@]}" "$@"
 }
-# The versions are those of this machine, so that they can read the files of cases that this machine wrote. click needs colorama on Windows;
-# pip reads such conditions for this machine.
-packages=$("$python" -c 'import importlib.metadata as m
-for name in ("numpy", "onnx", "ml_dtypes", "click", "pyyaml"): print(f"{name}=={m.version(name)}")')
-packages+=" colorama"
+# The versions are those of this machine, so that they can read the files of cases that this machine wrote. click needs colorama on Windows, and
+# pandas tzdata; pip reads such conditions for this machine.
+names="numpy onnx ml_dtypes click pyyaml"
+if [ -n "${TESTS:-}" ]; then
+  names+=" pytest hypothesis onnxruntime scikit-learn flatbuffers pandas pillow safetensors tokenizers jinja2 matplotlib"
+fi
+# shellcheck disable=SC2086
+packages=$("$python" -c 'import importlib.metadata as m, sys
+for name in sys.argv[1:]: print(f"{name}=={m.version(name)}")' $names)
+packages+=" colorama${TESTS:+ tzdata}"
 if [ "$(cat "$folder/packages" 2>/dev/null)" != "$packages" ]; then
   rm -rf "$folder/site"
   # shellcheck disable=SC2086
@@ -47,3 +52,9 @@ emulated -m ortrain doctor
 emulated -m ortrain demo --out "$folder/demo" --epochs 2
 emulated -m ortrain train "$folder/demo/artifacts" --data "$folder/demo/train.npz" --validation "$folder/demo/test.npz" --epochs 2
 emulated -m ortrain evaluate "$folder/demo/artifacts" --data "$folder/demo/test.npz" --metric accuracy
+
+# A test that hangs prints where it waits, and ends the run.
+if [ -n "${TESTS:-}" ]; then
+  # shellcheck disable=SC2086
+  emulated -m pytest -q --quick -p no:cacheprovider -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true $TESTS
+fi

@@ -2,7 +2,8 @@
 # Puts a Python for Windows into a folder: python.exe, its modules, headers, and the C library of Windows. No package of PyPI contains all
 # of it, so the parts come from several: the interpreter from panda3d, which packs programs with it; the C library from dotnetcore2, because
 # that of Wine lacks functions that NumPy needs; the C++ library from msvc-runtime; headers and modules in Python from the given
-# interpreter, which must have the same version.
+# interpreter, which must have the same version. Two libraries are compiled here: python3.dll, which passes calls of wheels for any
+# version of Python (abi3) on to that of the version, and bcryptprimitives.dll, a part of Windows 10 that Wine 8 lacks and Rust needs.
 # Usage: scripts/windows_python.sh VENV TOOLS FOLDER
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,7 +17,8 @@ if [ "$found" != "$version" ]; then
   echo "windows_python: the virtual environment has Python $found; expected Python $version, which panda3d contains" >&2
   exit 1
 fi
-if [ "$(cat "$folder/packages" 2>/dev/null)" = "${packages[*]}" ]; then exit; fi
+made_from="${packages[*]} $(cksum <scripts/windows_python.sh)"
+if [ "$(cat "$folder/packages" 2>/dev/null)" = "$made_from" ]; then exit; fi
 echo "setup: installing Python $version for Windows" >&2
 rm -rf "$folder"
 mkdir -p "$folder/wheels" "$folder/unpacked"
@@ -45,5 +47,16 @@ int main() {
 }
 EOF
 "$compiler" -O2 -o python.exe python.cpp python311.dll -lshell32
-rm python.cpp
-echo "${packages[*]}" >packages
+{ echo EXPORTS; llvm-readobj --coff-exports python311.dll | sed -n 's/^ *Name: \(.*\)$/  \1 = python311.\1/p'; } >python3.def
+echo 'extern "C" const int forwards = 0;' >python3.cpp
+"$compiler" -shared -o python3.dll python3.cpp python3.def
+cat >bcryptprimitives.cpp <<'EOF'
+#include <windows.h>
+#include <ntsecapi.h>
+extern "C" __declspec(dllexport) BOOL ProcessPrng(PBYTE bytes, SIZE_T count) {
+  return RtlGenRandom(bytes, static_cast<ULONG>(count));
+}
+EOF
+"$compiler" -O2 -shared -o bcryptprimitives.dll bcryptprimitives.cpp -ladvapi32
+rm ./*.cpp python3.def
+echo "$made_from" >packages

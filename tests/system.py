@@ -76,6 +76,9 @@ def _replaces_open_files() -> bool:
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 needs_proc = pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="needs /proc")
+needs_size_limits = pytest.mark.skipif(
+    not hasattr(signal, "SIGXFSZ"), reason="needs a limit on the size of files (SIGXFSZ)"
+)
 needs_links = pytest.mark.skipif(not _links(), reason="needs symbolic links")
 needs_replacing_open_files = pytest.mark.skipif(
     not _replaces_open_files(), reason="needs a system that replaces open files"

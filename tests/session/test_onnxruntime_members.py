@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import os
 import pathlib
 import threading
 import time
@@ -642,7 +643,11 @@ def test_a_profile(library: ModuleType, tmp_path: pathlib.Path) -> None:
     session = made(
         library, constant_bias(), enable_profiling=True, profile_file_prefix=str(tmp_path / "profile")
     )
-    assert before <= session.get_profiling_start_time_ns() <= time.time_ns()
+    started = session.get_profiling_start_time_ns()
+    if (
+        library is not onnxruntime or os.name != "nt"
+    ):  # on Windows, stock onnxruntime counts from the start of the system
+        assert before <= started <= time.time_ns()
     for _ in range(3):
         session.run(None, {"x": np.ones((2, 3), np.float32)})
     path = pathlib.Path(session.end_profiling())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import warnings
 
 import numpy as np
@@ -111,7 +112,8 @@ def test_texts_become_tokens(command, tmp_path, capsys):
     np.testing.assert_allclose(trainer.predict({"text": texts}), expected, rtol=1e-6)
     capsys.readouterr()
     assert main(["export", "artifacts", "t.onnx", "--with-preprocessing"]) == 1
-    takes = "the model takes the numbers of tokens, 4 a row, as the tokenizer in artifacts/tokenizer.json makes them"
+    tokenizer = pathlib.Path("artifacts", "tokenizer.json")
+    takes = f"the model takes the numbers of tokens, 4 a row, as the tokenizer in {tokenizer} makes them"
     assert (
         f"a tokenizer, for which ONNX has no operator; without the option, {takes}" in capsys.readouterr().err
     )
