@@ -32,8 +32,10 @@ fi
 rm -rf "$folder"/site/ortrain*
 install --no-deps "$wheel"
 
-# Under Wine, Python needs pipes or terminals as standard streams.
-emulated() { PYTHONPATH=$folder/site "${foreign[@]}" "$@" </dev/null 2>&1 | cat; }
+# Under Wine, Python needs pipes or terminals as standard streams, and the path a drive: a test may start Python on another drive.
+site=$folder/site
+if [[ ${platforms[*]} == *win_amd64* ]]; then site=Z:$site; fi
+emulated() { PYTHONPATH=$site "${foreign[@]}" "$@" </dev/null 2>&1 | cat; }
 emulated -c 'import platform, ortrain
 print(f"wheel: Python {platform.python_version()}, {platform.system()} on {platform.machine()}, {ortrain.__file__}")'
 emulated tests/replay/with_package.py

@@ -79,6 +79,7 @@ needs_proc = pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), r
 needs_size_limits = pytest.mark.skipif(
     not hasattr(signal, "SIGXFSZ"), reason="needs a limit on the size of files (SIGXFSZ)"
 )
+needs_named_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 needs_links = pytest.mark.skipif(not _links(), reason="needs symbolic links")
 needs_replacing_open_files = pytest.mark.skipif(
     not _replaces_open_files(), reason="needs a system that replaces open files"

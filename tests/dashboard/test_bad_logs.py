@@ -12,6 +12,7 @@ from ortrain.dashboard import runs as runs_module
 from ortrain.dashboard.logs import Log
 from ortrain.dashboard.runs import Runs
 from run_logs import begin, step, write
+from system import needs_links
 
 VIEWS = ("series", "layers", "layer", "profile", "samples", "graph")
 
@@ -142,6 +143,7 @@ def test_a_view_that_fails_names_the_file(serve, tmp_path, monkeypatch):
     assert client.ask(f"/api/series?run={key}").status == 200
 
 
+@needs_links
 def test_links_that_lead_to_themselves(tmp_path):
     write(tmp_path / "good.jsonl", begin(), step(1))
     (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")

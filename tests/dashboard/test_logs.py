@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ortrain.dashboard.logs import Log
 from ortrain.dashboard.runs import Runs
 from run_logs import begin, step, write
+from system import needs_named_pipes
 
 
 @pytest.fixture
@@ -122,6 +123,7 @@ def test_a_run_that_was_killed(path):
     assert read(path).state == "lost"
 
 
+@needs_named_pipes
 def test_other_files_are_no_runs(tmp_path):
     write(tmp_path / "data.jsonl", {"image": [1], "label": 2})
     write(tmp_path / "empty.jsonl", end="")

@@ -14,6 +14,7 @@ from importlib import resources
 import pytest
 from ortrain.dashboard.logs import open_file
 from run_logs import Client, begin, step, write
+from system import needs_links
 
 
 @pytest.fixture
@@ -107,6 +108,7 @@ def test_what_a_browser_says_of_the_site_that_asks(client, site, status):
     assert client.ask("/", headers={"Sec-Fetch-Site": site, "Sec-Fetch-Dest": "document"}).status == 200
 
 
+@needs_links
 def test_only_the_page_renames_runs(serve, tmp_path):
     write(tmp_path / "a.jsonl", begin(), step(1))
     write(tmp_path / "b.jsonl", begin(), step(1))
@@ -166,6 +168,7 @@ def test_nothing_else_is_found(client, path):
     assert b"password" not in found.body
 
 
+@needs_links
 def test_links_that_lead_out_of_the_folder_are_refused(serve, tmp_path):
     write(tmp_path / "outside/log.jsonl", begin(), step(1))
     write(tmp_path / "runs/inside/log.jsonl", begin(), step(1))
@@ -180,6 +183,7 @@ def test_links_that_lead_out_of_the_folder_are_refused(serve, tmp_path):
     assert sum("leads out of the folder" in other for other in others) == 2
 
 
+@needs_links
 def test_a_file_that_becomes_a_link_is_no_longer_read(serve, tmp_path):
     write(tmp_path / "outside.jsonl", begin(), step(1), step(2, 7.0))
     write(tmp_path / "runs/log.jsonl", begin(), step(1))
@@ -191,6 +195,7 @@ def test_a_file_that_becomes_a_link_is_no_longer_read(serve, tmp_path):
     assert client.ask(f"/api/series?run={run['key']}").status == 404
 
 
+@needs_links
 def test_a_folder_that_is_a_link_itself(serve, tmp_path):
     write(tmp_path / "runs/log.jsonl", begin(), step(1))
     (tmp_path / "link").symlink_to("runs")

@@ -11,6 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from ortrain.dashboard.studio import Studio
+from system import needs_links
 
 RNG = np.random.default_rng(2)
 ROWS = [f"{x},{y},{'red' if x + y > 0 else 'blue'}" for x, y in RNG.normal(size=(60, 2)).round(4)]
@@ -69,10 +70,22 @@ def test_nobody_without_the_token(page):
 
 @pytest.mark.parametrize(
     "name",
-    ["../outside.csv", "/etc/passwd", "-rf", ".hidden", "a/../../b", "a\\b", "link/x.csv", "", None, 3],
+    [
+        "../outside.csv",
+        "/etc/passwd",
+        "-rf",
+        ".hidden",
+        "a/../../b",
+        "a\\b",
+        pytest.param("link/x.csv", marks=needs_links),
+        "",
+        None,
+        3,
+    ],
 )
 def test_no_path_leads_out_of_the_folder(page, tmp_path, name):
-    (tmp_path / "work/link").symlink_to(tmp_path)
+    if name == "link/x.csv":
+        (tmp_path / "work/link").symlink_to(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     status, found = page.act("train", data=name, name="x", network="mlp", loss="mse", epochs=1)
     assert status in (400, 403), found

@@ -22,5 +22,13 @@ __all__ = ["ENDING", "GROUP", "interrupt"]
 
 
 def interrupt(process: subprocess.Popen[Any]) -> None:
-    """Ask a process that was started with `GROUP` to end, as Ctrl-C does."""
-    process.send_signal(_INTERRUPT)
+    """Ask a process that was started with `GROUP` to end, as Ctrl-C does.
+
+    A program without a console, such as a service, cannot do so on Windows: the process then ends at once.
+    """
+    try:
+        process.send_signal(_INTERRUPT)
+    except (OSError, SystemError):  # os.kill of CPython raises SystemError where there is no console
+        if sys.platform != "win32":
+            raise
+        process.terminate()
