@@ -6,6 +6,7 @@ import http.client
 import json
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -127,7 +128,7 @@ def test_from_a_table_to_an_exported_model(page, tmp_path):
     assert texts[0] == "ortrain new mlp --data=colors.csv --out=c.onnx"
     done = page.finished()
     assert [command["status"] for command in done["commands"]] == [0], done
-    assert "continues from c/best.ckpt" in done["commands"][0]["output"]
+    assert f"continues from {Path('c/best.ckpt')}" in done["commands"][0]["output"]
     assert done["artifacts"] == [{"name": "c", "trained": True}]
     page.act("export", name="c", preprocessing=True)
     assert page.finished()["commands"][0]["status"] == 0
