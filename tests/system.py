@@ -7,6 +7,7 @@ import os
 import pathlib
 import signal
 import tempfile
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pytest
@@ -47,6 +48,12 @@ KILLED = int(KILL) if os.name == "nt" else -KILL
 # Windows has neither module.
 fcntl = module_or_absent("fcntl")
 resource = module_or_absent("resource")
+
+
+def limits_files(size: int) -> Callable[[], None]:
+    """Return a ``preexec_fn`` for a process that can write no file of more bytes; skip the test on other systems."""
+    resource.getrlimit(resource.RLIMIT_FSIZE)
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 def _links() -> bool:

@@ -18,6 +18,7 @@ import pytest
 from languages import ROOT
 from ortrain import FileError, InvalidArgumentError, NoSuchFileError
 from ortrain._files.reading import open_file, read_lines, read_npz
+from system import needs_named_pipes
 
 PBSEQ = ROOT / "tests/data/pbseq/trained"
 
@@ -253,6 +254,7 @@ def test_parquet(content, artifacts, tmp_path, run):
     assert "expected a Parquet file" in refused(run, path, "train", artifacts, "--data", path)
 
 
+@needs_named_pipes
 @pytest.mark.parametrize("kind", ["npz", "npy", "csv", "jsonl", "parquet"])
 def test_pipes_and_devices_are_no_data(kind, artifacts, tmp_path):
     """A pipe would be waited for until another process writes to it."""
@@ -263,6 +265,7 @@ def test_pipes_and_devices_are_no_data(kind, artifacts, tmp_path):
     assert f"--data: expected a file, found a pipe, {path}; save the data to a file first" in ran.stderr
 
 
+@needs_named_pipes
 @pytest.mark.thorough
 def test_pipes_elsewhere(artifacts, tmp_path):
     for name in (

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from system import limits_files
 
 RNG = np.random.default_rng(6)
 ROWS = [
@@ -163,7 +163,7 @@ def test_a_picture_that_is_none_is_named(run, tmp_path, monkeypatch):
 def test_a_log_that_does_not_fit_is_named(expected, tmp_path):
     ran = subprocess.run(
         [sys.executable, "-m", "ortrain", "train", "artifacts", "--data", "t.csv", "--epochs", "3"],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600)),
+        preexec_fn=limits_files(600),
         capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert ran.returncode == 1
@@ -176,7 +176,7 @@ def test_a_run_that_fills_the_disk_says_how_to_complete_it(run, expected, tmp_pa
     command = [sys.executable, "-m", "ortrain", "train", "artifacts", "--data", "t.csv", "--epochs", "300"]
     ran = subprocess.run(
         command,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000)),
+        preexec_fn=limits_files(60_000),
         capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert ran.returncode == 1

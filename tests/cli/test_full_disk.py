@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import stat
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from ortrain import FileError, OrtErrorCode, OrtrainError
 from ortrain._files.writing import link_file, replaced_file, write_file, write_files
 from ortrain.errors import error_from_status
 from recorded import Fixture
+from system import limits_files, needs_links, needs_named_pipes
 
 CHECKPOINT = Fixture("resnet_bn").folder / "checkpoint_after"
 MODEL = Fixture("mlp_adamw").folder / "model.onnx"
@@ -26,7 +26,7 @@ def limited(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run the command in a process that can write no file of more bytes, as on a full disk."""
     return subprocess.run(
         [sys.executable, "-m", "ortrain", *map(str, arguments)],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT)),
+        preexec_fn=limits_files(LIMIT),
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
@@ -141,6 +141,7 @@ def test_a_new_file_has_the_mode_that_the_umask_allows(umask, tmp_path):
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o666 & ~umask
 
 
+@needs_links
 def test_a_link_stays_a_link(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/file").write_text("old")
@@ -181,13 +182,14 @@ def test_an_array_that_does_not_fit_says_why(tmp_path):
     )
     ran = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "a.npy")],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT)),
+        preexec_fn=limits_files(LIMIT),
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert "a.npy': File too large; no file is left" in ran.stderr
     assert os.listdir(tmp_path) == []
 
 
+@needs_named_pipes
 def test_what_is_no_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")

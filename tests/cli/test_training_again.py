@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import subprocess
 import sys
 
@@ -113,7 +112,7 @@ def test_a_killed_run_is_resumed_from_its_last_checkpoint(artifacts, train_npz, 
         assert process.stderr is not None
         for _ in range(3):
             process.stderr.readline()
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.communicate(timeout=60)
     run("train", artifacts, *options, "--resume", "last")
     resumed = parameters(artifacts / "last.ckpt")
