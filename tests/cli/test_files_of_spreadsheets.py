@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -188,17 +189,18 @@ def test_a_run_that_fills_the_disk_says_how_to_complete_it(run, expected, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("command", "folder"),
+    ("command", "folder", "what"),
     [
-        (["train", "artifacts", "--data", "t.csv", "--out", "file/runs"], "file/runs/1' for the run"),
-        (["demo", "--out", "file/demo"], "file/demo' for the demo"),
+        (["train", "artifacts", "--data", "t.csv", "--out", "file/runs"], "file/runs/1", "run"),
+        (["demo", "--out", "file/demo"], "file/demo", "demo"),
         (
             ["artifacts", "artifacts/model.onnx", "--loss", "mse", "--out", "file/a"],
-            "file/a' for the artifacts",
+            "file/a",
+            "artifacts",
         ),
     ],
 )
-def test_a_folder_that_cannot_be_made_is_named(run, expected, tmp_path, command, folder):
+def test_a_folder_that_cannot_be_made_is_named(run, expected, tmp_path, command, folder, what):
     (tmp_path / "file").write_text("not a folder")
     found = run(*command, status=1)
-    assert f"cannot create the folder '{folder}: Not a directory" in found.err
+    assert f"cannot create the folder '{Path(folder)}' for the {what}: Not a directory" in found.err

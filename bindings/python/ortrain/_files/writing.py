@@ -159,10 +159,14 @@ def make_folder(path: str | os.PathLike[str], what: str, exist_ok: bool = True) 
     try:
         Path(path).mkdir(parents=True, exist_ok=exist_ok)
     except OSError as error:
-        if isinstance(error, FileExistsError) and not exist_ok:
-            raise
+        reason = error
+        if isinstance(error, FileExistsError):
+            if Path(error.filename) != Path(path):  # on Windows: a file has the name of a folder above
+                reason = NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            elif not exist_ok:
+                raise
         raise FileError(
-            f"cannot create the folder '{path}' for the {what}: {_reason(error)}", error.errno
+            f"cannot create the folder '{path}' for the {what}: {_reason(reason)}", reason.errno
         ) from error
 
 
