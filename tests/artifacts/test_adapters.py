@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 from typing import Any
@@ -24,6 +25,7 @@ DATA = pathlib.Path(__file__).parents[1] / "data" / "lora"
 CASES = [
     "conv", "conv_bias", "conv_dora", "gpt2", "gpt2_dora", "gpt2_embedding", "gpt2_embedding_dora", "gpt2_rslora", "groups",
     "groups_dora", "line_dora", "llama", "vit", "volume_dora",
+    "conv_dropout_dora", "gpt2_dropout", "gpt2_dropout_dora", "groups_dropout_dora",
 ]  # fmt: skip
 
 
@@ -46,7 +48,7 @@ def start_of(case: str) -> LoRA:
     assert set(found.values) == set(values)
     return LoRA(
         r=found.r, alpha=found.alpha, targets=found.targets, bias=found.bias, use_rslora=found.use_rslora,
-        use_dora=found.use_dora, values=values,
+        use_dora=found.use_dora, dropout=found.dropout, values=values,
     )  # fmt: skip
 
 
@@ -58,7 +60,29 @@ def training_of(case: str, lora: LoRA, folder: pathlib.Path) -> tuple[Training, 
         optimizer=artifacts.OptimType.SGD,
         artifact_directory=folder,
     )
+    if any(name.startswith("mask/") for name in recorded_of(case)):
+        drop_recorded_elements(report.training_model, recorded_of(case), lora.dropout)
     return Training(folder), report
+
+
+def drop_recorded_elements(file: pathlib.Path, record: dict[str, Array], ratio: float) -> None:
+    """Let the Dropout nodes of a training model drop the elements that were dropped in the recorded run."""
+    model = onnx.load(file)
+    masks, replaced = {}, []
+    for node in model.graph.node:
+        if node.op_type == "Dropout":
+            module = node.name.removesuffix("/lora/dropped")
+            kept = record[f"mask/{module}.lora_dropout"].astype(np.float32) / np.float32(1 - ratio)
+            if kept.ndim == 3:  # a layer of GPT-2 reads rows
+                kept = kept.reshape(-1, kept.shape[-1])
+            model.graph.initializer.append(numpy_helper.from_array(kept, f"{module}.mask"))
+            masks |= {name: f"{module}.mask" for name in node.output[1:]}
+            replaced.append((node, f"{module}.mask"))
+    assert len(replaced) == sum(name.startswith("mask/") for name in record)
+    replaced += [(node, masks[node.input[1]]) for node in model.graph.node if node.op_type == "DropoutGrad"]
+    for node, mask in replaced:
+        node.CopyFrom(helper.make_node("Mul", [node.input[0], mask], node.output[:1], node.name))
+    onnx.save(model, file)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -355,6 +379,38 @@ def test_dropout_is_of_train_steps_alone(tmp_path: pathlib.Path) -> None:
     assert training.evaluate(*batch) == without.evaluate(*batch)
     training.module.train()
     assert len({training.loss(*batch) for _ in range(4)}) == 4
+
+
+@pytest.mark.parametrize("case", ["conv", "gpt2", "groups"])
+def test_dora_evaluates_with_dropout_as_without(case: str, tmp_path: pathlib.Path) -> None:
+    lora = artifacts.read_peft(DATA / f"{case}_dora")
+    record = recorded_of(f"{case}_dora")
+    batch, files = (record["x"], record["y"]), []
+    for ratio in (0.0, 0.5):
+        folder = tmp_path / str(ratio)
+        artifacts.generate_artifacts(
+            DATA / f"{case}.onnx", adapter=dataclasses.replace(lora, dropout=ratio),
+            loss=artifacts.LossType.CrossEntropyLoss, artifact_directory=folder,
+        )  # fmt: skip
+        files.append(Training(folder))
+        files[-1].evaluate(*batch)
+        files[-1].module.export_model_for_inferencing(str(folder / "exported.onnx"), ["output"])
+    without, dropping = files
+    assert dropping.evaluate(*batch) == without.evaluate(*batch)
+    models = [onnx.load(tmp_path / ratio / "exported.onnx") for ratio in ("0.0", "0.5")]
+    nodes = [
+        [node.op_type for node in model.graph.node if node.op_type not in ("Constant", "Dropout")]
+        for model in models
+    ]
+    assert nodes[0] == nodes[1]
+    weights = [
+        {tensor.name: numpy_helper.to_array(tensor) for tensor in artifacts.merged(model).graph.initializer}
+        for model in models
+    ]
+    assert weights[0].keys() == weights[1].keys()
+    for name, weight in weights[0].items():
+        np.testing.assert_array_equal(weight, weights[1][name])
+    assert len({dropping.step(*batch) for _ in range(4)}) == 4
 
 
 def quantized(kind: str) -> tuple[onnx.ModelProto, Array]:

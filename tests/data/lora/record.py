@@ -49,7 +49,26 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "volume_dora": ("volume", {"target_modules": ["0", "2"], "r": 2, "lora_alpha": 4, "use_dora": True}),
     "groups": ("groups", GROUPS),
     "groups_dora": ("groups", {**GROUPS, "use_dora": True}),
+    "conv_dropout_dora": ("conv", {**CONV, "use_dora": True, "bias": "lora_only", "lora_dropout": 0.25}),
+    "groups_dropout_dora": ("groups", {**GROUPS, "use_dora": True, "lora_dropout": 0.5}),
+    "gpt2_dropout_dora": ("gpt2", {**GPT2, "use_dora": True, "lora_dropout": 0.25}),
+    "gpt2_dropout": ("gpt2", {**GPT2, "lora_dropout": 0.25}),
 }
+
+
+class KnownDropout(torch.nn.Module):
+    """Dropout that always drops the same elements, so that the elements can be recorded."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p, self.mask = p, torch.empty(0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            return x
+        if not self.mask.numel():
+            self.mask = (torch.rand(x.shape) >= self.p).float()
+        return x * self.mask / (1 - self.p)
 
 
 class Logits(torch.nn.Module):
@@ -141,7 +160,11 @@ def record(name: str, kind: str, settings: dict[str, Any]) -> None:
             dynamic_axes=axes, do_constant_folding=False,
         )  # fmt: skip
     torch.manual_seed(2)
-    model = get_peft_model(base, LoraConfig(init_lora_weights=False, lora_dropout=0.0, **settings)).train()
+    settings = {"lora_dropout": 0.0, **settings}
+    model = get_peft_model(base, LoraConfig(init_lora_weights=False, **settings)).train()
+    dropouts = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Dropout) and m.p}
+    for path in dropouts:
+        model.set_submodule(path, KnownDropout(settings["lora_dropout"]))
     found: dict[str, np.ndarray[Any, Any]] = {"x": x.numpy(), "y": y.numpy()}
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     found |= {f"start/{n}": p.detach().numpy().copy() for n, p in trained.items()}
@@ -155,6 +178,8 @@ def record(name: str, kind: str, settings: dict[str, Any]) -> None:
             found |= {f"grad/{n}": p.grad.numpy().copy() for n, p in trained.items()}
         optimizer.step()
         losses.append(loss.item())
+    for path in dropouts:
+        found[f"mask/{path}"] = model.get_submodule(path).mask.numpy().astype(bool)
     found["losses"] = np.array(losses)
     found["output"] = model.eval()(x).detach().numpy()
     np.savez_compressed(HERE / f"{name}.npz", **found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import onnx
@@ -10,6 +11,10 @@ _ONNX = ("", "ai.onnx")
 
 #: For operators of quantization-aware training, the index of the input that replaces the output.
 _READ_INSTEAD = {"ObserveRange": 1, "StopGradient": 0}
+
+#: The last part of the names of Add nodes whose second addend is computed from what Dropout drops; see
+#: `ortrain.artifacts.graph.dora`.
+ADDS_DROPPED = "with_dropped"
 
 
 def set_evaluation_mode(
@@ -33,6 +38,7 @@ def set_evaluation_mode(
 def _set_graph(graph: onnx.GraphProto, chosen: Callable[[onnx.NodeProto], bool]) -> set[str]:
     used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
     removed: set[str] = set()
+    drops: set[tuple[str, str]] = set()
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
         nodes.append(node)
@@ -57,9 +63,45 @@ def _set_graph(graph: onnx.GraphProto, chosen: Callable[[onnx.NodeProto], bool])
             # Without its third input, training_mode, Dropout returns its first input. The third input stays as an empty name,
             # because programs for onnxruntime read the list of inputs.
             node.input[2] = ""
+            drops.add((node.input[0], node.output[0]))
+    if drops:
+        removed |= _remove_dropped(nodes, drops, {value.name for value in graph.output})
     del graph.node[:]
     graph.node.extend(nodes)
     return removed
+
+
+def _remove_dropped(nodes: list[onnx.NodeProto], drops: set[tuple[str, str]], kept: set[str]) -> set[str]:
+    """Remove the nodes that add what a Dropout drops, where it drops nothing; return the values that are gone."""
+    zeros = {
+        node.output[0]
+        for node in nodes
+        if node.op_type == "Sub" and "/lora/" in node.name and tuple(node.input) in drops
+    }
+    if not zeros:
+        return set()
+    renamed: dict[str, str] = {}
+    left: list[onnx.NodeProto] = []
+    for node in nodes:  # in the order of execution
+        read = not zeros.isdisjoint(node.input)
+        if read and node.name.partition("/lora/")[2].startswith(ADDS_DROPPED):
+            renamed[node.input[0]] = node.output[0]
+            continue
+        if read:
+            zeros.update(node.output)
+        left.append(node)
+    readers = Counter(name for node in left for name in node.input)
+    gone = set(renamed)
+    nodes.clear()
+    for node in reversed(left):
+        node.output[:] = [renamed.get(name, name) for name in node.output]
+        if "/lora/" in node.name and not any(readers[name] or name in kept for name in node.output):
+            readers.subtract(node.input)
+            gone.update(node.output)
+        else:
+            nodes.append(node)
+    nodes.reverse()
+    return gone
 
 
 def _set_batch_normalization(node: onnx.NodeProto, used: set[str]) -> tuple[list[onnx.NodeProto], set[str]]:

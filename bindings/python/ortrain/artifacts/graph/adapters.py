@@ -125,8 +125,6 @@ class LoRA:
             raise ValueError(f"LoRA: expected dropout of at least 0 and less than 1, found {self.dropout}")
         if self.bias not in _BIASES:
             raise ValueError(f"LoRA: expected bias to be one of {', '.join(_BIASES)}, found {self.bias!r}")
-        if self.use_dora and self.dropout:
-            raise ValueError(f"LoRA: expected no dropout with use_dora, found {self.dropout}")
 
     @property
     def scale(self) -> float:
@@ -571,10 +569,12 @@ class _Editor:
         add = nodes.add
         scale = nodes.number(self._lora.scale, "scale")
         value = node.input[1 if kind in LOOK_UPS else 0]
-        if self._lora.dropout and kind not in LOOK_UPS:
+        dropped = None
+        if self._lora.dropout and kind not in LOOK_UPS:  # as in PEFT
             ratio = nodes.number(self._lora.dropout, "ratio", np.float32)
             training = nodes.constant(np.array(True), "training")
-            value = add("Dropout", [value, ratio, training], "dropped")
+            dropped = value, add("Dropout", [value, ratio, training], "dropped")
+            value = dropped[1]
         if kind == "Conv":
             # As in PEFT, A reads all channels, and B has the groups of the layer.
             kept = {k: v for k, v in attributes_of(node).items() if k != "group"}
@@ -598,7 +598,7 @@ class _Editor:
         last.output[0] = self._free(f"{nodes.module}/lora/without")
         total = add("Add", [last.output[0], product], "sum")
         if layer.magnitude:
-            self._magnitude(node, layer).rescaled(nodes, total)
+            self._magnitude(node, layer).rescaled(nodes, total, dropped)
         nodes.made[-1].output[0] = output
         self._added[last.output[0]] = nodes.made
 

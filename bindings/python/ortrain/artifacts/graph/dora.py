@@ -3,6 +3,9 @@
 With the norms ``n = |W + s B A|``, a layer computes ``m / n (W x + s B A x)``. As in PEFT, ``n`` counts as a constant in
 gradients. The norms are those of the rows of a matrix, of the kernels of a convolution for each output channel, and of the
 columns of an embedding table, which are its outputs.
+
+With dropout, a train step computes ``W x + (m / n - 1) W d + m / n s B A d`` as PEFT does, where ``d`` is x after dropout. Here
+that is ``m / n (W x + s B A d) + (1 - m / n) W (x - d)``, whose last term is zero, and removed, where nothing is dropped.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from ortrain._graph.evaluation import ADDS_DROPPED
 from ortrain.artifacts.graph.stored_weights import Stored
 from ortrain.artifacts.graph.targets import LOOK_UPS, attributes_of
 
@@ -76,30 +80,49 @@ class Magnitude:
     """The number of weights of an output."""
     scale: float
 
-    def rescaled(self, nodes: Nodes, total: str) -> str:
-        """Add nodes that multiply ``W x + s B A x + b`` by m / n, except for the bias b; return the result."""
+    def rescaled(self, nodes: Nodes, total: str, dropped: tuple[str, str] | None = None) -> str:
+        """Add nodes that multiply ``W x + s B A x + b`` by m / n, except for the bias b; return the result.
+
+        With dropout, `dropped` names x and x after dropout.
+        """
         norms, magnitude, outputs = self._norms(nodes), self.magnitude, len(self.squares)
         if len(self.shape) > 1:
             magnitude = nodes.shaped(magnitude, [outputs], "magnitudes")
         ratio = nodes.add("Div", [magnitude, norms], "ratio_of_norms")
-        shift = self._shift(nodes, ratio)
+        rest = ""
+        if self._has_bias or dropped is not None:
+            rest = nodes.add("Sub", [nodes.number(1, "one"), ratio], "rest_of_ratio")
+        shift = self._shift(nodes, rest) if self._has_bias else ""
+        result = self._times(nodes, total, ratio, shift, "rescaled")
+        if dropped is None:
+            return result
+        difference = nodes.add("Sub", list(dropped), "dropped_part")
+        product = self._applied(nodes, difference, "dropped_product")
+        correction = self._times(nodes, product, rest, "", "dropped_rest")
+        return nodes.add("Add", [result, correction], ADDS_DROPPED)
+
+    def _times(self, nodes: Nodes, value: str, factors: str, addends: str, what: str) -> str:
+        """Add nodes that multiply each output by a factor and add addends, if there are any."""
         if self.layer.op_type == "Conv":
             # A convolution keeps the layout in which convolutions store values; a Mul does not.
-            kernels = nodes.shaped(ratio, [outputs, 1, *self.shape[2:]], "ratio_kernels")
-            inputs = [total, kernels, *([shift] if shift else [])]
-            return nodes.add("Conv", inputs, "rescaled", group=outputs)
-        result = nodes.add("Mul", [total, ratio], "rescaled")
-        return nodes.add("Add", [result, shift], "with_bias") if shift else result
+            outputs = len(self.squares)
+            kernels = nodes.shaped(factors, [outputs, 1, *self.shape[2:]], f"kernels_{what}")
+            inputs = [value, kernels, *([addends] if addends else [])]
+            return nodes.add("Conv", inputs, what, group=outputs)
+        result = nodes.add("Mul", [value, factors], what)
+        return nodes.add("Add", [result, addends], "with_bias") if addends else result
 
-    def _shift(self, nodes: Nodes, ratio: str) -> str:
-        """Add nodes for the part of the bias that the ratio would remove, ``(1 - ratio) b``; "" without a bias."""
+    @property
+    def _has_bias(self) -> bool:
         place = OWN_BIASES.get(self.layer.op_type, 0)
-        if not 0 < place < len(self.layer.input) or not self.layer.input[place]:
-            return ""
-        bias, beta = str(self.layer.input[place]), attributes_of(self.layer).get("beta", 1)
+        return 0 < place < len(self.layer.input) and bool(self.layer.input[place])
+
+    def _shift(self, nodes: Nodes, rest: str) -> str:
+        """Add nodes for the part of the bias that the ratio would remove, ``(1 - ratio) b``."""
+        bias = str(self.layer.input[OWN_BIASES[self.layer.op_type]])
+        beta = attributes_of(self.layer).get("beta", 1)
         if beta != 1:
             bias = nodes.add("Mul", [bias, nodes.number(beta, "beta")], "scaled_bias")
-        rest = nodes.add("Sub", [nodes.number(1, "one"), ratio], "rest_of_ratio")
         return nodes.add("Mul", [bias, rest], "rest_of_bias")
 
     def _norms(self, nodes: Nodes) -> str:
@@ -167,12 +190,15 @@ class Magnitude:
                 codes = nodes.add("Sub", [codes, zeros], "centered_codes")
             product = nodes.add("MatMul", [a, codes], "a_through_codes")
             return nodes.add("Mul", [product, node.input[2]], "a_through_weights")
+        return self._applied(nodes, self.a, "a_through_weights")
+
+    def _applied(self, nodes: Nodes, value: str, what: str) -> str:
+        """Add a node that applies the layer, without its bias, to a value."""
+        node = self.layer
         bias = OWN_BIASES.get(node.op_type)
         others = [name for place, name in enumerate(node.input) if place and place != bias]
         domain = {"domain": node.domain} if node.domain else {}
-        return nodes.add(
-            node.op_type, [self.a, *others], "a_through_weights", **domain, **attributes_of(node)
-        )
+        return nodes.add(node.op_type, [value, *others], what, **domain, **attributes_of(node))
 
     def _through_table(self, nodes: Nodes) -> str:
         """Add nodes that compute A W for the table W of a look-up."""
