@@ -16,6 +16,7 @@ from ortrain import artifacts
 from ortrain.artifacts import Head
 from ortrain.artifacts.graph.dynamic_products import join_dynamic_products
 from ortrain.artifacts.graph.head import NewHead
+from ortrain.trainer import Trainer
 from recorded import Fixture
 from training import Training
 
@@ -371,3 +372,47 @@ def test_a_report_shortens_what_is_left_out_for_one_reason(tmp_path: pathlib.Pat
     assert len(shown) == 4
     assert shown[-1] == f"... and {len(report.left_out) - 3} more left out: not trained, as train is head"
     assert sum("the new head" in line for line in lines) == len(report.trained)
+
+
+def sequence_model(pooled: bool) -> onnx.ModelProto:
+    """A model like a recognizer of text: scores at 6 positions of a row; or their mean."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("MatMul", ["x", "fc.weight"], ["product"], "fc"),
+        helper.make_node("Add", ["product", "fc.bias"], ["y"]),
+        helper.make_node("ReduceMean", ["y"], ["pooled"], axes=[1], keepdims=0),
+    ]
+    output = helper.make_tensor_value_info("pooled", 1, ["batch", 11]) if pooled else None
+    graph = helper.make_graph(
+        nodes[: 3 if pooled else 2],
+        "graph",
+        [helper.make_tensor_value_info("x", 1, ["batch", 6, 5])],
+        [output or helper.make_tensor_value_info("y", 1, ["batch", 6, 11])],
+        [
+            numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name)
+            for name, shape in (("fc.weight", (5, 11)), ("fc.bias", (11,)))
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_one_label_per_row_for_scores_at_positions_is_explained(tmp_path: pathlib.Path) -> None:
+    x, y = np.random.default_rng(1).normal(size=(8, 6, 5)).astype(np.float32), np.arange(8) % 4
+    report = artifacts.generate_artifacts(
+        sequence_model(False), head=Head(4), artifact_directory=tmp_path / "a"
+    )
+    assert report.head is not None
+    note = "the scores y have the shape [batch, 6, 4]: the labels are a class for each position of a row, not one per row"
+    assert report.head.notes == (note,)
+    trainer = Trainer(tmp_path / "a")
+    with pytest.raises(
+        ValueError, match=r"labels.*\[batch, 6\], found the shape \(8,\), one class per row: .*ReduceMean"
+    ):
+        trainer.fit((x, y), epochs=1)
+    trainer.fit((x, np.repeat(y[:, None], 6, 1)), epochs=1)
+    report = artifacts.generate_artifacts(
+        sequence_model(True), head=Head(4), artifact_directory=tmp_path / "b"
+    )
+    assert report.head is not None
+    assert report.head.notes == ()
+    Trainer(tmp_path / "b").fit((x, y), epochs=1)

@@ -272,7 +272,13 @@ def _size(dims: Sequence[int | str | None]) -> int | None:
 
 
 def _remedy_of_classes(form: Form, array: Array) -> str:
-    """Return a hint for models whose scores may have the classes in the last dimension."""
+    """Return a hint for models with scores for each position, whose classes may be in the last dimension."""
+    if form.takes_classes and array.size == len(array) and len(form.shape or ()) > 1:
+        return (
+            ", one class per row: the model computes scores for each position of a row, and the loss takes a class for each "
+            "position. For one class per row, append the mean over the positions (ReduceMean with keepdims=0) to the scores of "
+            "the model and create new artifacts, or give a class for each position"
+        )
     if not form.takes_classes or array.ndim < 2 or len(form.shape or ()) != array.ndim:
         return ""
     return (

@@ -185,6 +185,7 @@ def replace_head(model: onnx.ModelProto, head: Head, output: str | None, activat
     first = next((node for node in found.carriers if node.op_type in ACTIVATIONS), None)
     scores = found.output if first is None else first.input[0]
     _restate_shapes(model, found, head.classes)
+    notes += _positions(model, scores)
     return NewHead(
         layer=found.name,
         operator=found.node.op_type,
@@ -461,6 +462,17 @@ def _restate_shapes(model: onnx.ModelProto, found: Classifier, classes: int) -> 
         if of_classes:
             of_classes[-1].dim_value = classes
             output.type.tensor_type.shape.CopyFrom(stated[output.name])
+
+
+def _positions(model: onnx.ModelProto, scores: str) -> Iterator[str]:
+    """Yield a note if a row has scores at several positions, as in a recognizer of text or a segmentation."""
+    info = _graph.find_value_info(model, scores)
+    dims = info.type.tensor_type.shape.dim if info is not None else ()
+    if sum(dim.dim_value != 1 for dim in dims) > 2:
+        # ONNX's inference of shapes names free dimensions unk__0, unk__1, ...
+        names = [dim.dim_value or dim.dim_param or "?" for dim in dims]
+        shape = ", ".join("?" if str(name).startswith("unk__") else str(name) for name in names)
+        yield f"the scores {scores} have the shape [{shape}]: the labels are a class for each position of a row, not one per row"
 
 
 def _axis_of(model: onnx.ModelProto, found: Classifier, scores: str, classes: int) -> int:
