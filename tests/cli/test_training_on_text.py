@@ -301,3 +301,39 @@ def test_rows_that_are_longer_than_the_model_takes_are_named(model, run):
     )
     assert "takes fewer, set a smaller number with --length\n" in found.err
     assert not (model.parent / "artifacts").exists()
+
+
+def test_a_run_that_continues_says_how_rows_become_longer(model, run, tmp_path):
+    train = ("train", "model", "--epochs", "1", "--data")
+    assert "--length" not in run(*train, "facts.jsonl").err
+    assert "--length" not in run(*train, "facts.jsonl").err
+    long = [{"prompt": "The capital of Peru is", "completion": " Lima" * 8}]
+    write_lines(tmp_path / "long.jsonl", [*prompts(), *long])
+    said = run(*train, "long.jsonl").err
+    assert "1 example is longer than a row of 13 tokens" in said
+    rule = r"rows have 13 tokens, as in the run before, .*; --length sets another number, and the longest example needs (\d+)"
+    found = re.search(rule, said)
+    assert found is not None
+    said = run(*train, "long.jsonl", "--length", found[1]).err
+    assert "longer than a row" not in said
+    assert "--length" not in said
+    said = run(*train, "facts.jsonl", "--validation", "long.jsonl", "--length", "13").err
+    assert "1 example is longer than a row of 13 tokens" in said
+    assert "--length" not in said  # the length that the user gave
+
+
+def test_a_text_that_ends_at_once_is_explained(model, run, tmp_path):
+    write_lines(tmp_path / "ends.jsonl", [{"text": line["prompt"]} for line in prompts()])
+    train = ("train", "model", "--data", "ends.jsonl", "--adapter", "none", "--lr", "0.005", "--epochs", "40")
+    run(*train, "--batch", "4")
+    asked = ("generate", "artifacts", "--prompt", "The capital of Peru is")
+    said = run(*asked)
+    assert said.out == ""
+    assert (
+        "the first token that the model wrote is <|endoftext|>, which ends the text, so the text is empty; try another "
+        "prompt, --temperature 0.8, which draws tokens at random, or --chat, if the model was trained on chats\n"
+    ) in said.err
+    assert "another --seed, or --chat" in run(*asked, "--temperature", "0.01").err
+    found = run(*asked, "--json")
+    assert found.json["text"] == ""
+    assert found.json["stopped"] == "end"

@@ -9,13 +9,14 @@ from typing import Any
 import click
 
 from ortrain._files.reading import check_file
+from ortrain._support.counts import counted
 from ortrain.adapters import LoraAdapter
 from ortrain.cli import app, language_models, results, running
 from ortrain.cli.language_options import LanguageOptions, input_options
 from ortrain.cli.numbers import Integer, Number
 from ortrain.inference_session import InferenceSession
 from ortrain.options import SessionOptions
-from ortrain.text import InputNames, Tokenizer, generate
+from ortrain.text import Generated, InputNames, Tokenizer, generate
 from ortrain.text.inputs import forms_of
 from ortrain.trainer import Trainer
 
@@ -148,7 +149,10 @@ def command(
     if json_output:
         app.print_json({"text": found.text, "tokens": found.tokens, "stopped": found.stopped})
         return
-    click.echo()
+    if found.text:
+        click.echo()
+    else:
+        _say_that_the_text_is_empty(found, made, temperature, is_chat)
     if found.stopped != "end":
         why = (
             f"--max-tokens {max_tokens}"
@@ -156,6 +160,27 @@ def command(
             else "the maximum number of tokens that the model takes"
         )
         click.echo(f"ortrain: stopped at {why}", err=True)
+
+
+def _say_that_the_text_is_empty(
+    found: Generated, tokenizer: Tokenizer, temperature: float, is_chat: bool
+) -> None:
+    """Print why a model wrote no text, and what may help."""
+    if found.stopped == "end" and len(found.tokens) == 1:
+        end = tokenizer.decode(found.tokens, special=True)
+        what = f"the first token that the model wrote is {end}, which ends the text, so the text is empty"
+    else:
+        what = f"the model wrote {counted(len(found.tokens), 'token')}, but their text is empty"
+    other = "another --seed" if temperature > 0 else "--temperature 0.8, which draws tokens at random"
+    form = (
+        "--no-chat, if the model was trained to continue texts"
+        if is_chat
+        else "--chat, if the model was trained on chats"
+    )
+    click.echo(
+        f"ortrain: {what}; try another prompt, {other}, or {form}",
+        err=True,
+    )
 
 
 def _read_adapter(path: Path) -> LoraAdapter:

@@ -519,6 +519,23 @@ def rows_of(
     return rows
 
 
+def say_how_to_lengthen(
+    rows: text.TextRows, trainer: Trainer, options: LanguageOptions, is_first: bool
+) -> None:
+    """Print that --length makes rows longer if a length that the user did not give cuts examples of the training data."""
+    model_length = shape_of(input_names(trainer, options), trainer.inputs.forms)[1]
+    if options.length is not None or model_length is not None or rows.enough <= rows.length:
+        return
+    why = (
+        "at most by default" if is_first else "as in the run before, whose parameters this run continues from"
+    )
+    click.echo(
+        f"ortrain: rows have {counted(rows.length, 'token')}, {why}; --length sets another number, and the longest example "
+        f"needs {rows.enough}",
+        err=True,
+    )
+
+
 def _check_vocabulary(folder: Path, largest: int, tokenizer: text.Tokenizer) -> None:
     """Reject a token that the model does not have, if the record of its artifacts contains the number of its tokens."""
     size = _record(folder).get("vocabulary") if is_one(folder) else None

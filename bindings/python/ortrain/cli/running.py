@@ -259,9 +259,11 @@ def load_all(
     tokenizer = None if choice is None else choice.tokenizer
     if language_models.takes_text(trainer, path, tokenizer):
         options = LanguageOptions() if choice is None else choice.language
+        known = trainer.preprocessing
         made = language_models.rows_of(trainer, path, options, tokenizer, trainer.seed)
         if choice is not None:
             choice.text = made
+            language_models.say_how_to_lengthen(made, trainer, options, is_first=known is None)
         return made.arrays
     language_models.check_data(trainer.folder, path)
     wanted = wanted_of(trainer, header, choice, weight)

@@ -50,6 +50,8 @@ class TextRows:
     """Number of examples without a label that counts, because their completion begins beyond the end of a row."""
     missed: int
     """Number of answers in chats that do not count, because the template writes earlier answers in another way."""
+    enough: int
+    """The number of tokens of a row with which no example would be cut, or the most that the tokenizer allows."""
 
     @property
     def length(self) -> int:
@@ -153,9 +155,9 @@ def rows_of(
             f"length: the model takes {counted(tokenizer.limit, 'token')} at most, found {length}"
         )
     encoded = _all_encoded(examples, tokenizer, loss_on == "all", path)
+    longest = max(1, *(len(each.ids) - 1 for each in encoded))
     if length is None:
-        longest = max(len(each.ids) - 1 for each in encoded)
-        length = max(1, min(longest, LONGEST, tokenizer.limit or LONGEST))
+        length = min(longest, LONGEST, tokenizer.limit or LONGEST)
     kept, cut, lost = [], 0, 0
     for number in np.random.default_rng([seed, 0x7E87]).permutation(len(encoded)):
         each = encoded[number]
@@ -179,6 +181,7 @@ def rows_of(
         lost=lost,
         left_out=len(encoded) - len(kept),
         missed=sum(each.missed for each in encoded),
+        enough=min(longest, tokenizer.limit or longest),
     )
 
 
