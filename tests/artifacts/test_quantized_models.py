@@ -346,3 +346,38 @@ def test_the_rows_of_a_quantized_table_have_a_shape() -> None:
     found = _graph.find_value_info(quantized, gather.output[0])
     assert found is not None
     assert [dim.dim_param or dim.dim_value for dim in found.type.tensor_type.shape.dim] == ["n", WIDTH]
+
+
+@pytest.mark.parametrize(("size", "least", "most"), [(1e-3, -0.1, 0.3), (1.0, 0.9, 1.1)])
+def test_the_report_says_how_much_of_the_training_is_left(
+    size: float, least: float, most: float, tmp_path: pathlib.Path
+) -> None:
+    """Rounding removes small changes, although the error of the weights is small then too."""
+    rng = np.random.default_rng(0)
+    weight = numpy_helper.from_array(rng.normal(size=(64, 32)).astype(np.float32), "fc.weight")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "fc.weight"], ["y"], "fc")],
+        "graph",
+        [helper.make_tensor_value_info("x", 1, ["n", 64])],
+        [helper.make_tensor_value_info("y", 1, ["n", 32])],
+        [weight],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    base = artifacts.quantize_weights(model, bits=4).model
+    values = {
+        "fc.lora_A.weight": (size * rng.normal(size=(2, 64))).astype(np.float32),
+        "fc.lora_B.weight": rng.normal(size=(32, 2)).astype(np.float32),
+    }
+    artifacts.generate_artifacts(
+        base, adapter=LoRA(r=2, alpha=2, targets="fc", values=values), loss=artifacts.LossType.MSELoss,
+        artifact_directory=tmp_path,
+    )  # fmt: skip
+    training, file = Training(tmp_path), tmp_path / "inside.onnx"
+    training.module.export_model_for_inferencing(str(file), ["y"])
+    done = artifacts.requantized(file)
+    kept = done.layers[0].kept
+    assert kept is not None
+    assert least < kept < most
+    assert done.kept == pytest.approx(kept)
+    assert ("keep the adapters instead (--adapters inside or apart)" in str(done)) == (most < 1)
+    assert "training changed the weights by" in str(done)

@@ -279,7 +279,9 @@ def requantized(model: onnx.ModelProto | StrPath) -> Quantization:
     """Return an exported model with its adapters added to its weights, which are quantized as they were.
 
     Quantized weights cannot represent every small change. The error of each layer says how far the new weights are from
-    the exact sum; compare outputs before you use the result in place of the base with its adapters.
+    the exact sum, and ``kept`` how much of the change of training is left: where the change is smaller than a step between
+    codes, rounding removes it, however small the error is. Compare outputs before you use the result in place of the base
+    with its adapters.
 
     Raises
     ------
@@ -382,7 +384,10 @@ def _merge_without_groups(
 
 def _described(layer: AdaptedLayer, stored: Stored, exact: Array, parts: Parts) -> QuantizedLayer:
     """Return how far the quantized sum of a layer is from the exact one."""
-    difference, norm = stored.values_of(parts) - exact, float(np.linalg.norm(exact))
+    found, before = stored.values_of(parts), stored.values
+    difference, norm = found - exact, float(np.linalg.norm(exact))
+    change = exact - before
+    size = float((change**2).sum())
     assert parts.scales is not None
     return QuantizedLayer(
         layer.module,
@@ -394,6 +399,8 @@ def _described(layer: AdaptedLayer, stored: Stored, exact: Array, parts: Parts) 
         float(np.abs(difference).max(initial=0)),
         exact.size * parts.scales.itemsize,
         exact.size * stored.coder.bits // 8 + parts.bytes,
+        change=float(np.sqrt(size)) / norm if norm else 0.0,
+        kept=float(((found - before) * change).sum()) / size if size else 1.0,
     )
 
 

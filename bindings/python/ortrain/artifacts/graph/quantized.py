@@ -33,6 +33,13 @@ _COPIES = ("Transpose", "Identity")
 #: The types in which runtimes have the operators.
 _TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
 
+_LITTLE = 0.5
+"""Where less of the change of training is left, the report advises against the result."""
+_ADVICE = (
+    "; rounding removed the rest, so the model may compute what it computed before training: keep the adapters instead "
+    "(--adapters inside or apart)"
+)
+
 
 @dataclass(frozen=True)
 class QuantizedLayer:
@@ -52,8 +59,17 @@ class QuantizedLayer:
     """The largest change of a weight."""
     bytes_before: int
     bytes_after: int
+    change: float | None = None
+    """For weights with a merged adapter: the root mean square of what training changed, divided by that of the weights."""
+    kept: float | None = None
+    """The part of that change that the new weights contain: 1 for all of it, about 0 if rounding removed it."""
 
     def __str__(self) -> str:
+        if self.change is not None and self.kept is not None:
+            return (
+                f"{self.module} ({self.operator} {list(self.shape)}): training changed the weights by {self.change:.2%}, "
+                f"rounding by {self.error:.2%}; {self.kept:.0%} of the training's change is left"
+            )
         size = f"{sized(self.bytes_before)} -> {sized(self.bytes_after)}"
         return f"{self.module} ({self.operator} {list(self.shape)}): error {self.error:.2%}, largest {self.largest:.2g}, {size}"
 
@@ -82,12 +98,29 @@ class Quantization:
         squares = sum((layer.error**2) * layer.bytes_before for layer in self.layers)
         return float(np.sqrt(squares / max(1, sum(layer.bytes_before for layer in self.layers))))
 
+    @property
+    def kept(self) -> float | None:
+        """The part of the change of training that is left in all layers together; None without merged adapters."""
+        found = [
+            (layer.kept, (layer.change or 0) ** 2 * layer.bytes_before)
+            for layer in self.layers
+            if layer.kept is not None
+        ]
+        total = sum(weight for _, weight in found)
+        return sum(kept * weight for kept, weight in found) / total if total else None
+
     def __str__(self) -> str:
         before, after = (
             sum(getattr(layer, f"bytes_{w}") for layer in self.layers) for w in ("before", "after")
         )
         lines = [str(layer) for layer in self.layers]
         lines += [f"skipped     {reason}" for reason in self.skipped]
+        if (kept := self.kept) is not None:
+            lines.append(
+                f"requantized {counted(len(self.layers), 'layer')}, rounding changed the weights by {self.error:.2%}; {kept:.0%} "
+                f"of the training's change is left{_ADVICE if kept < _LITTLE else ''}"
+            )
+            return "\n".join(lines)
         lines.append(
             f"quantized   {counted(len(self.layers), 'layer')}, {sized(before)} -> {sized(after)}, mean error "
             f"{self.error:.2%}"
