@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ortrain import artifacts
 from ortrain.artifacts import LoRA
 from recorded import Fixture
+from system import needs_proc
 from training import Training
 
 
@@ -55,6 +56,43 @@ def test_an_export_has_its_weights_apart_when_asked(tmp_path: pathlib.Path) -> N
     assert (tmp_path / "1.onnx").stat().st_size < (tmp_path / "0.onnx").stat().st_size / 2
     with pytest.raises(ValueError, match=r"ortrain\.external_data"):
         Training(tmp_path, {"ortrain.external_data": "never"})
+
+
+LOOKS_UP = """
+import re, sys
+import numpy as np
+from ortrain import InferenceSession
+
+def anonymous():
+    with open("/proc/self/status") as status:
+        return int(re.search(r"RssAnon:\\s+(\\d+)", status.read())[1]) << 10
+
+before = anonymous()
+session = InferenceSession(sys.argv[1])
+rows = session.run(None, {"i": np.array([1, 99_999])})[0]
+print(anonymous() - before, rows.tolist())
+"""
+
+
+@needs_proc
+def test_an_inference_session_maps_external_data(tmp_path: pathlib.Path) -> None:
+    table = np.arange(100_000 * 128, dtype=np.float32).reshape(100_000, 128)
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "i"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 128])],
+        [numpy_helper.from_array(table, "table")],
+    )
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data")
+    ran = subprocess.run(
+        [sys.executable, "-c", LOOKS_UP, str(tmp_path / "m.onnx")],
+        capture_output=True, text=True, check=True, timeout=300,
+    )  # fmt: skip
+    grown, rows = ran.stdout.split(" ", 1)
+    assert int(grown) < table.nbytes / 4
+    np.testing.assert_array_equal(json.loads(rows), table[[1, 99_999]])
 
 
 @pytest.mark.parametrize("given_apart", [True, False])

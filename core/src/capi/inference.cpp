@@ -145,6 +145,7 @@ void make_session(const OrtEnv& env, const OrtSessionOptions* options, SessionOp
 ReadOptions reading(const SessionOptions& settings, ModelNotes& notes) {
   ReadOptions how = read_options(settings);
   how.notes = &notes;
+  how.map_external = true;
   return how;
 }
 
