@@ -102,7 +102,7 @@ def test_trained_weights_return_to_the_model_with_its_cache(name, adapter, folde
     has_merged = adapter != "none" and name != "gemma3_fused"  # whose weights are quantized
     merged = ("--adapters", "merged") if has_merged else ()
     said = run("export", "artifacts", "trained.onnx", *merged, "--into", str(model)).out
-    assert said.startswith("wrote trained.onnx with the parameters of artifacts/best.ckpt (")
+    assert said.startswith(f"wrote trained.onnx with the parameters of {Path('artifacts/best.ckpt')} (")
 
     trainer = Trainer("artifacts", checkpoint="artifacts/best.ckpt", outputs=["logits"])
     values = fed(onnxruntime.InferenceSession(model), ids)

@@ -152,7 +152,7 @@ def test_a_picture_that_is_none_is_named(run, tmp_path, monkeypatch):
     ):
         broken.write_bytes(content)
         found = run("train", "--data", "pictures", status=1)
-        assert "expected an image, found pictures/b/2.png" in found.err
+        assert f"expected an image, found {Path('pictures/b/2.png')}" in found.err
         assert why in found.err
         assert "BufferedReader" not in found.err
     broken.unlink()

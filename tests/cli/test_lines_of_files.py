@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -22,7 +23,7 @@ def folder(artifacts, tmp_path, monkeypatch):
 def write(path, rows, classes, header=True):
     names = [",".join([*(f"p{n}" for n in range(16)), "kind"])] if header else []
     lines = [",".join([*row, str(name)]) for row, name in zip(rows, classes, strict=True)]
-    path.write_text("\n".join([*names, *lines]) + "\n")
+    path.write_text("\n".join([*names, *lines]) + "\n", newline="\n")
     return path.name
 
 
@@ -160,7 +161,7 @@ def test_a_folder_that_is_missing_is_named(run, folder):
     )
     for command in commands:
         found = run(*command, status=1).err
-        assert f"'{command[-1]}': there is no folder 'none'\n" in found
+        assert f"'{Path(command[-1])}': there is no folder 'none'\n" in found
         assert "hint" not in found
         found = run(*command[:-1], f"model.onnx/{command[-1][5:]}", status=1).err
         assert "': 'model.onnx' is not a folder\n" in found

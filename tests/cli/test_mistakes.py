@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from conftest import network
+from ortrain.cli.app import names_a_folder
 
 PIXELS = np.random.default_rng(4).integers(0, 256, (30, 1, 4, 4)).astype(np.uint8)
 LABELS = np.arange(30) % 3
@@ -72,7 +73,16 @@ def test_a_wrong_setting_is_not_blamed_on_the_trained_parameters(run, folder):
         assert "was to continue" not in said
 
 
+def test_both_slashes_end_a_folder_on_windows(monkeypatch):
+    monkeypatch.setattr("os.sep", "\\")
+    monkeypatch.setattr("os.altsep", "/")
+    assert names_a_folder("out/")
+    assert names_a_folder("out\\")
+    assert not names_a_folder("out")
+
+
 def test_a_warning_is_a_line_of_the_command(run, folder):
+    pytest.importorskip("dp_accounting")
     np.savez("data.npz", x=PIXELS / np.float32(255), y=LABELS)
     options = ("--private", "--delta", 0.1, "--batch", 8)
     lines = run("train", "artifacts", "--data", "data.npz", *options).err.splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -50,7 +51,7 @@ def test_train_without_artifacts_picks_a_network(table, tmp_path, run, monkeypat
     assert ran.json["history"]["accuracy"][-1] > 0.9
     again = run("train", *options)
     assert "no DIR was given: trains the artifacts in artifacts" in again.err
-    assert "continues from artifacts/best.ckpt" in again.err
+    assert f"continues from {Path('artifacts/best.ckpt')}" in again.err
     assert set(run("predict", "artifacts", "--data", table, "--json").json["predicted"]) == set(KINDS)
 
 

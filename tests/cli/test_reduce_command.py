@@ -10,6 +10,7 @@ import subprocess
 import onnx
 import pytest
 from recorded import Fixture
+from system import needs_scripts
 
 LENET = Fixture("lenet_adamw").folder
 
@@ -108,6 +109,7 @@ esac
 """
 
 
+@needs_scripts
 def test_a_second_build_of_a_checkout_continues_the_first(run, folder, tmp_path, monkeypatch):
     tools = tmp_path / "tools"
     tools.mkdir()

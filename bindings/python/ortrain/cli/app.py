@@ -152,8 +152,8 @@ class NewFile(click.Path):
 
 
 def names_a_folder(path: str | os.PathLike[str]) -> bool:
-    """Whether a path ends in a slash, which a `Path` no longer shows."""
-    return os.fspath(path).endswith(os.sep)
+    """Whether a path ends in a slash, which a `Path` no longer shows; on Windows, either kind of slash."""
+    return os.fspath(path).endswith((os.sep, os.altsep or os.sep))
 
 
 as_json = click.option("--json", "json_output", is_flag=True, help="print one JSON object instead of text")
