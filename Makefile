@@ -412,7 +412,7 @@ wheel-windows: windows ## Cross-compile a wheel for Windows on x86-64 and Python
 # NumPy needs functions that Wine's C library lacks, and onnxruntime corrupts memory with Wine's C++ library: n,b takes those of Windows.
 WINDOWS_LIBRARIES = ucrtbase,msvcp140,msvcp140_1,vcruntime140,vcruntime140_1=n,b
 # Python tests that run with the wheel, with --quick: files and folders.
-WINDOWS_TESTS ?= tests/session tests/trainer tests/artifacts tests/text tests/dashboard
+WINDOWS_TESTS ?= tests/session tests/trainer tests/artifacts tests/text tests/dashboard tests/cli
 .PHONY: test-windows-python
 test-windows-python: wheel-windows ## Install the wheel for Windows, and run the recorded runs, a case of each operator, the command line and WINDOWS_TESTS under Wine
 	@scripts/install_missing.sh wine wine64

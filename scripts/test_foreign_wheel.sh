@@ -55,8 +55,7 @@ emulated -m ortrain demo --out "$folder/demo" --epochs 2
 emulated -m ortrain train "$folder/demo/artifacts" --data "$folder/demo/train.npz" --validation "$folder/demo/test.npz" --epochs 2
 emulated -m ortrain evaluate "$folder/demo/artifacts" --data "$folder/demo/test.npz" --metric accuracy
 
-# A test that hangs prints where it waits, and ends the run.
-if [ -n "${TESTS:-}" ]; then
-  # shellcheck disable=SC2086
-  emulated -m pytest -q --quick -p no:cacheprovider -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true $TESTS
-fi
+# A test that hangs prints where it waits, and ends the run. Folders have files of the same name, which one run cannot import.
+for tests in ${TESTS:-}; do
+  emulated -m pytest -q --quick -p no:cacheprovider -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true "$tests"
+done

@@ -27,6 +27,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from languages import COMPILERS, ROOT, Missing, skip_or_fail
+from onnx import TensorProto, helper, numpy_helper
 from ortrain import Trainer, artifacts, onnxblock
 from ortrain.cli import main
 
@@ -224,6 +225,21 @@ def test_artifacts_and_losses_of_the_page_train_with_trainer_and_command(workpla
             main(["train", str(folder), "--data", "data.npz", "--target", target, "--validation", "0.25"])
             == 0
         )
+
+
+def test_scores_at_positions_get_a_mean_as_the_page_says(workplace):
+    edited = run_blocks(ROOT / "docs/artifacts.md")["with_mean_over_positions"]
+    weight = numpy_helper.from_array(np.ones((5, 3), np.float32), "w")
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 6, size])
+        for name, size in (("x", 5), ("y", 3))
+    ]
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "positions", values[:1], values[1:], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    x = np.random.default_rng(0).normal(size=(4, 6, 5)).astype(np.float32)
+    session = onnxruntime.InferenceSession(edited(model).SerializeToString())
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], (x @ np.ones((5, 3))).mean(1), rtol=1e-5)
 
 
 @pytest.mark.thorough
