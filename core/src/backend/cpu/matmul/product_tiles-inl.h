@@ -438,6 +438,7 @@ ORTRAIN_ONCE void Panel(int64_t m, int64_t n, const Depth& depth, const T* a, in
   });
 }
 
+// A tile may have rows of several lines.
 template <int V, typename T>
 ORTRAIN_ONCE void RowsOfLines(const Lines& lines, const Depth& depth, const T* a, const T* b, int64_t b_row,
                               T* c, int64_t columns, bool add, const TileEnd<T>* end) {
@@ -455,8 +456,8 @@ ORTRAIN_ONCE void RowsOfLines(const Lines& lines, const Depth& depth, const T* a
   });
 }
 
-// The same for rows in lines, which are contiguous in A, and then `end` if it is not null. A tile may have
-// rows of several lines.
+// C [rows, n] = or += A B where n is at most a panel, for rows in lines, whose elements are contiguous in A;
+// then `end` if it is not null.
 template <typename T>
 void PanelOfLines(const Lines& lines, int64_t n, const Depth& depth, const T* a, const T* b, int64_t b_row,
                   T* c, bool add, const TileEnd<T>* end) {
