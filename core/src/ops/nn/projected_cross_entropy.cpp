@@ -8,15 +8,14 @@
 // ignore_index; "mean" divides the sum by the number of labels that count. Positions with ignored labels take
 // no part in the products: in training data of a chat, these are most positions. The second output is the
 // gradient of the hidden values for a gradient of the loss of 1, Wᵀ (p - [i = label]) / divisor: loss and
-// gradient are computed together, so the scores are computed once. In mixed precision, products with packed
-// weights multiply in bfloat16. The kernel then keeps only the exponentials of the scores, rounded to
-// bfloat16 for the second product; it computes them and their sums from scores in float while the scores are
-// in the cache.
+// gradient are computed together, so the scores are computed once. The kernel for float keeps only the
+// exponentials of the scores, which the second product reads; it computes them and their sums while the
+// scores are in the cache. In mixed precision, products with packed weights multiply in bfloat16, and
+// exponentials are rounded to bfloat16.
 #include <algorithm>
 #include <cmath>
 #include <optional>
 #include <span>
-#include <type_traits>
 
 #include "backend/cpu/matmul/mixed_product.h"
 #include "backend/cpu/matmul/product.h"
@@ -75,79 +74,116 @@ void shape(ShapeContext& c) {
   if (c.has_output(1)) c.output(1, c.dtype(kHidden), hidden);
 }
 
-// Products with the matrix, which is unpacked a few rows at a time if it is packed.
-template <typename T>
-class Projection {
+// Products with the matrix in float, or in bfloat16 if it is packed in codes and the precision is mixed.
+class FloatProjection {
  public:
-  explicit Projection(KernelContext& c) : m_(matrix_of(c)) {
-    if (std::is_same_v<T, float> && is_packed(c)) {
-      codes_.emplace(c, kPacked, Weights(c));
-      pairs_ = c.precision() == Precision::kBf16;
-    } else if (is_packed(c)) {
-      unpack_ = packed_rows<T>(c, kPacked, Weights(c));
-      rows_ = c.scratch(static_cast<size_t>(std::min(kTile, m_.classes) * m_.width) * sizeof(T));
+  explicit FloatProjection(KernelContext& c)
+      : m_(matrix_of(c)),
+        weights_(c.in(kWeights)),
+        by_class_(c.node().int_or("transB", 0) != 0),
+        pairs_(multiplies_pairs(c)) {
+    if (is_packed(c)) codes_.emplace(c, kPacked, Weights(c));
+  }
+
+  static bool multiplies_pairs(const KernelContext& c) {
+    return kHasKernels<BFloat16> && is_packed(c) && c.precision() == Precision::kBf16;
+  }
+
+  // Passes the rows of scores [count, classes] = hidden [count, width] Wᵀ to `take`, some columns at a time.
+  void scores(const Frame& f, int64_t count, const float* hidden, const TakeLine& take) const {
+    if (codes_) {
+      const BlockCodes codes = codes_->in(f);
+      return coded_product({count, hidden, &codes, true, pairs_, nullptr, {}, &take});
+    }
+    const StoredMatrix w = weights(f);
+    MixedProduct p = product(count, m_.classes, m_.width);
+    p.a = {hidden, m_.width, 1}, p.b = {w.values, w.column, w.row}, p.take = &take;
+    mixed_product_by_columns(p);
+  }
+
+  // hidden [count, width] = scores [count, classes] W
+  void hidden(const Frame& f, int64_t count, StoredInput scores, float* hidden) const {
+    if (codes_) {
+      const BlockCodes codes = codes_->in(f);
+      return coded_product({count, scores, &codes, false, pairs_, nullptr, hidden});
+    }
+    MixedProduct p = product(count, m_.width, m_.classes);
+    p.a = {scores, m_.classes, 1}, p.b = weights(f), p.y = hidden;
+    mixed_product_by_columns(p);
+  }
+
+ private:
+  static MixedProduct product(int64_t m, int64_t n, int64_t k) {
+    MixedProduct p;
+    p.m = m, p.n = n, p.k = k;
+    return p;
+  }
+
+  // [classes, width]
+  StoredMatrix weights(const Frame& f) const {
+    const float* w = f.at<const float>(weights_);
+    return by_class_ ? StoredMatrix{w, m_.width, 1} : StoredMatrix{w, 1, m_.classes};
+  }
+
+  Matrix m_;
+  Slot weights_;
+  bool by_class_, pairs_;
+  std::optional<PackedSlots> codes_;
+};
+
+// Products with the matrix in double; a packed matrix is unpacked a few rows at a time.
+class DoubleProjection {
+ public:
+  explicit DoubleProjection(KernelContext& c) : m_(matrix_of(c)) {
+    if (is_packed(c)) {
+      unpack_ = packed_rows<double>(c, kPacked, Weights(c));
+      rows_ = c.scratch(static_cast<size_t>(std::min(kTile, m_.classes) * m_.width) * sizeof(double));
     } else {
       weights_ = c.in(kWeights);
       by_class_ = c.node().int_or("transB", 0) != 0;
     }
   }
 
-  // Whether products multiply in bfloat16.
-  bool pairs() const { return pairs_; }
-  // The weights, if they are packed in codes.
-  BlockCodes codes(const Frame& f) const { return codes_->in(f); }
-
   // scores [count, classes] = hidden [count, width] Wᵀ
-  void scores(const Frame& f, int64_t count, const T* hidden, T* scores) const {
-    if (codes_) return multiply(f, count, hidden, true, scores);
-    each(f, [&](int64_t first, int64_t classes, MatrixView<const T> w) {
-      threaded_product<T>(count, classes, m_.width, {hidden, m_.width, 1}, {w.data, w.column, w.row}, T{0},
-                          scores + first, m_.classes);
+  void scores(const Frame& f, int64_t count, const double* hidden, double* scores) const {
+    each(f, [&](int64_t first, int64_t classes, MatrixView<const double> w) {
+      threaded_product<double>(count, classes, m_.width, {hidden, m_.width, 1}, {w.data, w.column, w.row}, 0,
+                               scores + first, m_.classes);
     });
   }
 
   // hidden [count, width] = scores [count, classes] W
-  void hidden(const Frame& f, int64_t count, const T* scores, T* hidden) const {
-    if (codes_) return multiply(f, count, scores, false, hidden);
-    each(f, [&](int64_t first, int64_t classes, MatrixView<const T> w) {
-      threaded_product<T>(count, m_.width, classes, {scores + first, m_.classes, 1}, w, first ? T{1} : T{0},
-                          hidden, m_.width);
+  void hidden(const Frame& f, int64_t count, const double* scores, double* hidden) const {
+    each(f, [&](int64_t first, int64_t classes, MatrixView<const double> w) {
+      threaded_product<double>(count, m_.width, classes, {scores + first, m_.classes, 1}, w, first ? 1 : 0,
+                               hidden, m_.width);
     });
   }
 
  private:
-  // Y = A W, or A Wᵀ if `transposed`, with weights that are packed in codes.
-  void multiply(const Frame& f, int64_t count, const T* a, bool transposed, T* y) const {
-    if constexpr (std::is_same_v<T, float>) {
-      const BlockCodes codes = codes_->in(f);
-      coded_product({count, a, &codes, transposed, pairs_, nullptr, y});
-    }
-  }
-
   // Calls use(first class, how many, their rows).
   template <typename F>
   void each(const Frame& f, F use) const {
     if (!unpack_) {
-      const T* w = f.at<const T>(weights_);
+      const double* w = f.at<const double>(weights_);
       use(0, m_.classes,
-          by_class_ ? MatrixView<const T>{w, m_.width, 1} : MatrixView<const T>{w, 1, m_.classes});
+          by_class_ ? MatrixView<const double>{w, m_.width, 1} : MatrixView<const double>{w, 1, m_.classes});
       return;
     }
-    T* rows = f.at<T>(rows_);
+    double* rows = f.at<double>(rows_);
     for (int64_t first = 0; first < m_.classes; first += kTile) {
       const int64_t count = std::min(kTile, m_.classes - first);
       parallel_for(count, 4 * m_.width, [&](int64_t begin, int64_t end) {
         unpack_(f, first + begin, end - begin, rows + begin * m_.width);
       });
-      use(first, count, MatrixView<const T>{rows, m_.width, 1});
+      use(first, count, MatrixView<const double>{rows, m_.width, 1});
     }
   }
 
   Matrix m_;
-  std::optional<PackedSlots> codes_;
-  Unpack<T> unpack_;
+  Unpack<double> unpack_;
   Slot weights_, rows_;
-  bool by_class_ = false, pairs_ = false;
+  bool by_class_ = false;
 };
 
 // The number of parts into which the positions are divided: memory holds the scores of one part at a time.
@@ -268,12 +304,14 @@ T mean_of(const T* losses, const Counted& counted) {
   return static_cast<T>(sum / static_cast<double>(counted.divisor));
 }
 
-// The memory of a part of the positions: exponentials [count, classes], and the power and sum of each group
-// of exponentials [count, groups]; the scores of the labels; and the factor of each position's gradient.
+// The memory of a part of the positions: exponentials [count, classes], of the type E; the reference and sum
+// of each group of them [count, groups]; the scores of the labels; and the factor of each position's
+// gradient.
+template <typename E>
 struct PartOfWords {
   const int64_t* which;
   int64_t classes, groups;
-  BFloat16* exponentials;  // null: no gradient
+  E* exponentials;  // null: no gradient
   ScoreGroup* group;
   float *targets, *factors, *losses;
 
@@ -289,43 +327,48 @@ struct PartOfWords {
   void finish(int64_t row, float share) const {
     const int64_t target = which[row];
     factors[row] = 0;
-    const ScoreGroup* own = group + row * groups;
-    std::optional<int32_t> power;
-    for (int64_t g = 0; g < groups; ++g)
-      if (own[g].sum != 0) power = std::max(own[g].power, power.value_or(own[g].power));
-    const int32_t common = power.value_or(0);
+    const std::span<const ScoreGroup> own(group + row * groups, static_cast<size_t>(groups));
+    std::optional<float> found;
+    for (const ScoreGroup& g : own)
+      if (g.sum != 0) found = std::max(g.reference, found.value_or(g.reference));
+    const float common = found.value_or(0);
+    E* line = exponentials ? exponentials + row * classes : nullptr;
     double sum = 0;
-    for (int64_t g = 0; g < groups; ++g)
-      if (own[g].sum != 0) sum += static_cast<double>(own[g].sum * power_of_two(own[g].power - common));
-    losses[row] = static_cast<float>(std::log(sum) + static_cast<double>(log_of_power(common)) -
-                                     static_cast<double>(targets[row]));
-    if (!exponentials) return;
-    BFloat16* line = exponentials + row * classes;
-    for (int64_t g = 0; g < groups; ++g)
-      if (own[g].power != common)
-        scale_by_power(line + g * kScoreGroup, std::min(kScoreGroup, classes - g * kScoreGroup),
-                       own[g].power - common);
-    line[target] =
-        BFloat16(static_cast<float>(static_cast<double>(word_exponential(targets[row], common)) - sum));
+    for (int64_t g = 0; g < groups; ++g) {
+      const ScoreGroup& here = own[static_cast<size_t>(g)];
+      if (here.reference == common || here.sum == 0) {
+        sum += static_cast<double>(here.sum);
+        continue;
+      }
+      const float factor = std::exp(here.reference - common);
+      sum += static_cast<double>(here.sum) * static_cast<double>(factor);
+      if (line)
+        scale_exponentials(line + g * kScoreGroup, std::min(kScoreGroup, classes - g * kScoreGroup), factor);
+    }
+    const double score = static_cast<double>(targets[row]);
+    losses[row] = static_cast<float>(std::log(sum) + static_cast<double>(common) - score);
+    if (!line) return;
+    const double chance = static_cast<double>(word_exponential(targets[row] - common));
+    line[target] = E(static_cast<float>(chance - sum));
     factors[row] = static_cast<float>(static_cast<double>(share) / sum);
   }
 };
 
-// The kernel for packed weights with products in bfloat16.
-Kernel paired_kernel(KernelContext& c) {
+// The kernel for float. E: the type of the exponentials.
+template <typename E>
+Kernel float_kernel(KernelContext& c) {
   const Matrix m = matrix_of(c);
-  const Projection<float> projection(c);
+  const FloatProjection projection(c);
   const Labels labels(c);
   const int64_t places = labels.places(), groups = (m.classes + kScoreGroup - 1) / kScoreGroup;
-  const int64_t parts = parts_of(places, m.classes, sizeof(BFloat16), true),
+  const int64_t parts = parts_of(places, m.classes, sizeof(E), FloatProjection::multiplies_pairs(c)),
                 step = (places + parts - 1) / parts;
   const Slot hidden_slot = c.in(kHidden), loss_slot = c.out(0);
   const Slot gradient_slot = c.has_output(1) ? c.out(1) : Slot{};
   const auto take_memory = [&](int64_t count, size_t bytes) {
     return c.scratch(static_cast<size_t>(count) * bytes);
   };
-  const Slot exponentials_slot =
-      gradient_slot.defined() ? take_memory(step * m.classes, sizeof(BFloat16)) : Slot{};
+  const Slot exponentials_slot = gradient_slot.defined() ? take_memory(step * m.classes, sizeof(E)) : Slot{};
   const Slot groups_slot = take_memory(step * groups, sizeof(ScoreGroup)),
              targets_slot = take_memory(step, sizeof(float)), factors_slot = take_memory(step, sizeof(float)),
              losses_slot = take_memory(places, sizeof(float));
@@ -333,31 +376,29 @@ Kernel paired_kernel(KernelContext& c) {
   return [=](const Frame& f) {
     const Counted counted = labels.read(f);
     const float share = 1.0f / static_cast<float>(counted.divisor);
-    const BlockCodes codes = projection.codes(f);
     const float* hidden = f.at<const float>(hidden_slot);
     float *losses = f.at<float>(losses_slot), *gradient = f.at_or_null<float>(gradient_slot);
     if (gradient && counted.count < places) std::fill_n(gradient, places * m.width, 0.0f);
     in_parts(counted.count, step, [&](int64_t at, int64_t count) {
       const int64_t* of = counted.places + at;
-      const PartOfWords part{counted.classes + at,
-                             m.classes,
-                             groups,
-                             f.at_or_null<BFloat16>(exponentials_slot),
-                             f.at<ScoreGroup>(groups_slot),
-                             f.at<float>(targets_slot),
-                             f.at<float>(factors_slot),
-                             losses + at};
-      const TakeLine take = [&](int64_t row, int64_t column, int64_t n, const float* line) {
-        part.take(row, column, n, line);
-      };
-      coded_product({count, rows.read(f, hidden, of, count), &codes, true, true, nullptr, {}, &take});
+      const PartOfWords<E> part{counted.classes + at,
+                                m.classes,
+                                groups,
+                                f.at_or_null<E>(exponentials_slot),
+                                f.at<ScoreGroup>(groups_slot),
+                                f.at<float>(targets_slot),
+                                f.at<float>(factors_slot),
+                                losses + at};
+      projection.scores(f, count, rows.read(f, hidden, of, count),
+                        [&](int64_t row, int64_t column, int64_t n, const float* line) {
+                          part.take(row, column, n, line);
+                        });
       parallel_for(count, m.classes / 4, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) part.finish(i, share);
       });
       if (!gradient) return;
       float* to = rows.place_to_write(f, gradient, of, count);
-      coded_product(
-          {count, static_cast<const BFloat16*>(part.exponentials), &codes, false, true, nullptr, to});
+      projection.hidden(f, count, static_cast<const E*>(part.exponentials), to);
       for (int64_t i = 0; i < count; ++i)
         for (int64_t j = 0; j < m.width; ++j) to[i * m.width + j] *= part.factors[i];
       rows.write(to, gradient, of, count);
@@ -366,63 +407,59 @@ Kernel paired_kernel(KernelContext& c) {
   };
 }
 
-template <typename T>
-Kernel typed_kernel(KernelContext& c) {
+Kernel double_kernel(KernelContext& c) {
   const Matrix m = matrix_of(c);
-  const Projection<T> projection(c);
+  const DoubleProjection projection(c);
   const Labels labels(c);
   const int64_t places = labels.places();
-  const int64_t parts = parts_of(places, m.classes, sizeof(T), projection.pairs()),
+  const int64_t parts = parts_of(places, m.classes, sizeof(double), false),
                 step = (places + parts - 1) / parts;
   const Slot hidden_slot = c.in(kHidden), loss_slot = c.out(0);
   const Slot gradient_slot = c.has_output(1) ? c.out(1) : Slot{};
-  const Slot scores_slot = c.scratch(static_cast<size_t>(step * m.classes) * sizeof(T));
-  const Slot losses_slot = c.scratch(static_cast<size_t>(places) * sizeof(T));
-  const UnaryFunction exp = unary::Exp(c.dtype(kHidden));
-  const CountedRows<T> rows(c, step, m.width);
+  const Slot scores_slot = c.scratch(static_cast<size_t>(step * m.classes) * sizeof(double));
+  const Slot losses_slot = c.scratch(static_cast<size_t>(places) * sizeof(double));
+  const UnaryFunction exp = unary::Exp(DType::kDouble);
+  const CountedRows<double> rows(c, step, m.width);
   return [=](const Frame& f) {
     const Counted counted = labels.read(f);
-    const T factor = T{1} / static_cast<T>(counted.divisor);
-    const T* hidden = f.at<const T>(hidden_slot);
-    T *scores = f.at<T>(scores_slot), *losses = f.at<T>(losses_slot),
-      *gradient = f.at_or_null<T>(gradient_slot);
-    if (gradient && counted.count < places) std::fill_n(gradient, places * m.width, T{0});
+    const double factor = 1 / static_cast<double>(counted.divisor);
+    const double* hidden = f.at<const double>(hidden_slot);
+    double *scores = f.at<double>(scores_slot), *losses = f.at<double>(losses_slot),
+           *gradient = f.at_or_null<double>(gradient_slot);
+    if (gradient && counted.count < places) std::fill_n(gradient, places * m.width, 0.0);
     in_parts(counted.count, step, [&](int64_t at, int64_t count) {
       const int64_t* of = counted.places + at;
       projection.scores(f, count, rows.read(f, hidden, of, count), scores);
       parallel_for(count, 2 * m.classes * exp.cost, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
-          T* row = scores + i * m.classes;
+          double* row = scores + i * m.classes;
           const int64_t target = counted.classes[at + i];
-          const T highest = *std::max_element(row, row + m.classes), score = row[target];
+          const double highest = *std::max_element(row, row + m.classes), score = row[target];
           for (int64_t k = 0; k < m.classes; ++k) row[k] -= highest;
           exp(row, row, m.classes);
           double sum = 0;
-          for (int64_t k = 0; k < m.classes; ++k) sum += static_cast<double>(row[k]);
-          losses[at + i] = static_cast<T>(std::log(sum)) + highest - score;
+          for (int64_t k = 0; k < m.classes; ++k) sum += row[k];
+          losses[at + i] = std::log(sum) + highest - score;
           if (!gradient) continue;
-          const T share = factor / static_cast<T>(sum);
+          const double share = factor / sum;
           for (int64_t k = 0; k < m.classes; ++k) row[k] *= share;
           row[target] -= factor;
         }
       });
       if (!gradient) return;
-      T* to = rows.place_to_write(f, gradient, of, count);
+      double* to = rows.place_to_write(f, gradient, of, count);
       projection.hidden(f, count, scores, to);
       rows.write(to, gradient, of, count);
     });
-    *f.at<T>(loss_slot) = mean_of(losses, counted);
+    *f.at<double>(loss_slot) = mean_of(losses, counted);
   };
 }
 
 Kernel kernel(KernelContext& c) {
-  Kernel made;
-  if (kHasKernels<BFloat16> && is_packed(c) && c.precision() == Precision::kBf16 &&
-      c.dtype(kHidden) == DType::kFloat)
-    return paired_kernel(c);
-  if (!visit_floating(c.dtype(kHidden), [&](auto zero) { made = typed_kernel<decltype(zero)>(c); }))
-    c.reject_dtype(kHidden);
-  return made;
+  if (c.dtype(kHidden) == DType::kFloat)
+    return FloatProjection::multiplies_pairs(c) ? float_kernel<BFloat16>(c) : float_kernel<float>(c);
+  if (kHasKernels<double> && c.dtype(kHidden) == DType::kDouble) return double_kernel(c);
+  c.reject_dtype(kHidden);
 }
 
 // For each class, one multiplication and one addition per hidden number; the gradient takes as many. Packed

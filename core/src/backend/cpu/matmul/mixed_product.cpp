@@ -460,18 +460,21 @@ void mixed_product(const MixedProduct& p, int64_t row, int64_t row_end, int64_t 
   }
 }
 
+void mixed_product_by_columns(const MixedProduct& p) {
+  const int64_t step = p.take ? std::max(mixed_columns(), kTakenColumns) : mixed_columns(),
+                panels = (p.n + step - 1) / step;
+  parallel_for(panels, step * p.k * (p.m / tuning::kMultiplications + 4), [&](int64_t begin, int64_t end) {
+    mixed_product(p, 0, p.m, begin * step, std::min(p.n, end * step));
+  });
+}
+
 void coded_product(const CodedProduct& p) {
   const BlockCodes& w = *p.w;
   const int64_t n = p.transposed ? w.rows : w.columns, k = p.transposed ? w.columns : w.rows;
-  const int64_t step = p.take ? std::max(mixed_columns(), kTakenColumns) : mixed_columns(),
-                panels = (n + step - 1) / step;
   const MixedTerm bias{StoredInput(p.bias), Bias::kRow};
   const std::span<const MixedTerm> terms(&bias, p.bias ? 1 : 0);
-  const MixedProduct whole{p.m, n, k, 1.0f, {p.a, k, 1}, {}, p.pairs, p.y, terms, p.w, p.transposed, p.take};
-  // The work is divided by columns, so that each block of W is unpacked once.
-  parallel_for(panels, step * k * (p.m / tuning::kMultiplications + 4), [&](int64_t begin, int64_t end) {
-    mixed_product(whole, 0, p.m, begin * step, std::min(n, end * step));
-  });
+  mixed_product_by_columns(
+      {p.m, n, k, 1.0f, {p.a, k, 1}, {}, p.pairs, p.y, terms, p.w, p.transposed, p.take});
 }
 
 }  // namespace ortrain

@@ -56,10 +56,12 @@ struct MixedProduct {
 void mixed_product(const MixedProduct& p, int64_t row, int64_t row_end, int64_t column, int64_t column_end);
 int64_t mixed_rows();
 int64_t mixed_columns();
+// All of Y on all threads, which divide its columns: each block of B is packed once. No bit of Y depends on
+// the number of threads.
+void mixed_product_by_columns(const MixedProduct& p);
 
 // Y [m, n] = A B of packed weights, plus a bias for each column unless it is null, on all threads. B is W, or
-// Wᵀ if `transposed`; blocks of W are unpacked right before they are packed. A and Y are row-major. No bit of
-// Y depends on the number of threads.
+// Wᵀ if `transposed`; blocks of W are unpacked right before they are packed. A and Y are row-major.
 struct CodedProduct {
   int64_t m = 0;
   StoredInput a;

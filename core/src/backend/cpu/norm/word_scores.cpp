@@ -3,6 +3,7 @@
 #include <hwy/foreach_target.h>
 
 #include <cmath>
+#include <limits>
 
 #include "backend/cpu/norm/word_scores.h"
 #include "backend/cpu/simd/simd_math-inl.h"
@@ -24,47 +25,51 @@ float LargestOf(const float* x, int64_t n) {
   return hn::GetLane(hn::MaxOfLanes(d, largest));
 }
 
-// The power of a group: the least multiple of 16 whose 2^power no e^score exceeds; 0 if the largest score is
-// NaN or very large. Scores of such a group become NaN.
-int32_t PowerOf(float largest) {
-  constexpr float kMost = 5e8f, kStep = 16;
-  constexpr double kLog2 = 1.4426950408889634;
-  if (!(std::abs(largest) < kMost)) return 0;
-  return static_cast<int32_t>(kStep * std::ceil(static_cast<double>(largest) * kLog2 / kStep));
+// Multiples of 16: references of most groups are equal, and the difference of a score is exact.
+float ReferenceOf(float largest) {
+  constexpr float kStep = 16;
+  return largest == -std::numeric_limits<float>::infinity() ? 0 : kStep * std::ceil(largest / kStep);
 }
 
-float LogOf(int32_t power) { return static_cast<float>(power * 0.6931471805599453); }
-
-void Exponentials(const float* scores, int64_t n, ScoreGroup* groups, BFloat16* to) {
+template <typename E>
+void Exponentials(const float* scores, int64_t n, ScoreGroup* groups, E* to) {
   const F32 d;
-  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(), kFar = 64;
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
   for (int64_t begin = 0; begin < n; begin += kScoreGroup, ++groups) {
     const int64_t count = HWY_MIN(kScoreGroup, n - begin);
-    const float largest = LargestOf(scores + begin, count);
-    groups->power = PowerOf(largest);
-    const auto reference = hn::Set(d, LogOf(groups->power));
+    groups->reference = ReferenceOf(LargestOf(scores + begin, count));
+    const auto reference = hn::Set(d, groups->reference);
     auto sum = hn::Zero(d);
     ForVectors<float>(count, [&](int64_t i, int64_t lanes) HWY_ATTR {
-      const auto x = LoadUpTo(d, scores + begin + i, lanes, -std::numeric_limits<float>::infinity());
+      const auto x = LoadUpTo(d, scores + begin + i, lanes, kLowest);
       const auto e = math::ExpNegative(d, hn::Sub(x, reference));
       sum = hn::Add(sum, e);
       if (to) StoreUpTo(e, d, to + begin + i, lanes);
     });
-    groups->sum =
-        largest - LogOf(groups->power) < kFar || largest < 0 ? hn::GetLane(hn::SumOfLanes(d, sum)) : kNaN;
+    groups->sum = hn::GetLane(hn::SumOfLanes(d, sum));
   }
 }
 
-float Exponential(float score, int32_t power) {
-  const F32 d;
-  return hn::GetLane(math::ExpNegative(d, hn::Set(d, score - LogOf(power))));
+void ToFloats(const float* scores, int64_t n, ScoreGroup* groups, float* to) {
+  Exponentials(scores, n, groups, to);
+}
+void ToHalves(const float* scores, int64_t n, ScoreGroup* groups, BFloat16* to) {
+  Exponentials(scores, n, groups, to);
 }
 
-void ScaleByPower(BFloat16* values, int64_t n, int32_t power) {
+float Exponential(float x) {
   const F32 d;
-  const auto factor = hn::Set(d, power_of_two(power));
-  Map(values, values, n, [&](auto, auto v) HWY_ATTR { return hn::Mul(v, factor); });
+  return hn::GetLane(math::ExpNegative(d, hn::Set(d, x)));
 }
+
+template <typename E>
+void ScaleBy(E* values, int64_t n, float factor) {
+  const F32 d;
+  const auto by = hn::Set(d, factor);
+  Map(values, values, n, [&](auto, auto v) HWY_ATTR { return hn::Mul(v, by); });
+}
+void ScaleFloats(float* values, int64_t n, float factor) { ScaleBy(values, n, factor); }
+void ScaleHalves(BFloat16* values, int64_t n, float factor) { ScaleBy(values, n, factor); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -74,16 +79,22 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ortrain {
 
-void word_exponentials(const float* scores, int64_t n, ScoreGroup* groups, BFloat16* to) {
-  ORTRAIN_DISPATCH(Exponentials)(scores, n, groups, to);
+void word_exponentials(const float* scores, int64_t n, ScoreGroup* groups, float* to) {
+  ORTRAIN_DISPATCH(ToFloats)(scores, n, groups, to);
 }
 
-float word_exponential(float score, int32_t power) { return ORTRAIN_DISPATCH(Exponential)(score, power); }
+void word_exponentials(const float* scores, int64_t n, ScoreGroup* groups, BFloat16* to) {
+  ORTRAIN_DISPATCH(ToHalves)(scores, n, groups, to);
+}
 
-float log_of_power(int32_t power) { return ORTRAIN_DISPATCH(LogOf)(power); }
+float word_exponential(float x) { return ORTRAIN_DISPATCH(Exponential)(x); }
 
-void scale_by_power(BFloat16* values, int64_t n, int32_t power) {
-  ORTRAIN_DISPATCH(ScaleByPower)(values, n, power);
+void scale_exponentials(float* values, int64_t n, float factor) {
+  ORTRAIN_DISPATCH(ScaleFloats)(values, n, factor);
+}
+
+void scale_exponentials(BFloat16* values, int64_t n, float factor) {
+  ORTRAIN_DISPATCH(ScaleHalves)(values, n, factor);
 }
 
 }  // namespace ortrain

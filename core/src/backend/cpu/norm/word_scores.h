@@ -1,35 +1,30 @@
-// Exponentials of the scores of a vocabulary, in bfloat16: what they are in relation to each other is known
-// only once all scores of a row are, so those of each group have a power of two beside them.
+// Exponentials of the scores of a vocabulary, in float or bfloat16. The largest score of a row is known only
+// once all its scores are computed, so the exponentials of each group are relative to a reference of the
+// group.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
 #include "runtime/half.h"
 
 namespace ortrain {
 
-// Scores of neighbouring words that share a power.
+// Scores of neighbouring words that share a reference.
 inline constexpr int64_t kScoreGroup = 64;
 
 struct ScoreGroup {
-  int32_t power = 0;
-  float sum = 0;  // of e^score 2^-power
+  float reference = 0, sum = 0;  // of e^(score - reference)
 };
 
-// For each group of scores[0 .. n), the last of which may be smaller: the least power that is a multiple of
-// 16 and leaves no term of the sum larger than 1; that sum; and to[i] = e^scores[i] 2^-power, unless `to` is
-// null. The sum is NaN if a score is, or if one is 5 10^8 or more.
+// For each group of scores[0 .. n), the last of which may be smaller: the least multiple of 16 that no score
+// exceeds, or the largest score where floats are farther apart than 16; the sum; and to[i] = e^(scores[i] -
+// reference), unless `to` is null. The sum is NaN if a score is NaN or infinite, and 0 if all are -infinity.
+void word_exponentials(const float* scores, int64_t n, ScoreGroup* groups, float* to);
 void word_exponentials(const float* scores, int64_t n, ScoreGroup* groups, BFloat16* to);
-// e^score 2^-power, as above but not rounded to bfloat16.
-float word_exponential(float score, int32_t power);
-// The logarithm of 2^power, as the two functions above round it.
-float log_of_power(int32_t power);
-// 2^power for power <= 0, or 0 where that is less than the smallest normal number.
-inline float power_of_two(int32_t power) {
-  return power < -126 ? 0.0f : std::bit_cast<float>(static_cast<uint32_t>(power + 127) << 23);
-}
-// values[i] *= 2^power for i < n and power <= 0.
-void scale_by_power(BFloat16* values, int64_t n, int32_t power);
+// e^x for x <= 0, as above but not rounded to bfloat16.
+float word_exponential(float x);
+// values[i] *= factor for i < n.
+void scale_exponentials(float* values, int64_t n, float factor);
+void scale_exponentials(BFloat16* values, int64_t n, float factor);
 
 }  // namespace ortrain
