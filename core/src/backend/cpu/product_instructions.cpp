@@ -55,4 +55,9 @@ Bf16Products bf16_products() {
 #endif
 }
 
+bool has_bf16_instructions() {
+  static const bool has = bf16_products() >= Bf16Products::kSlow;
+  return has;
+}
+
 }  // namespace ortrain

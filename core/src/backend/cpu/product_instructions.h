@@ -12,6 +12,8 @@ enum class Bf16Products {
 };
 
 Bf16Products bf16_products();
+// Whether the processor has instructions for bfloat16, slow ones included. Found once.
+bool has_bf16_instructions();
 // Whether the processor multiplies 8-bit integers with the tile registers of AMX.
 bool byte_products_in_tiles();
 

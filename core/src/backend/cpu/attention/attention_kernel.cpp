@@ -837,7 +837,7 @@ void each_part(int64_t n, int threads, int64_t cost, const F& f) {
 }  // namespace
 
 bool attention_takes_pairs() {
-  static const bool takes = bf16_products() >= Bf16Products::kSlow && ORTRAIN_DISPATCH(TakesPairs)();
+  static const bool takes = has_bf16_instructions() && ORTRAIN_DISPATCH(TakesPairs)();
   return takes;
 }
 

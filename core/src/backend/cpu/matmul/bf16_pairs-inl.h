@@ -15,11 +15,34 @@
 #include <type_traits>
 
 #include "backend/cpu/matmul/product_tiles-inl.h"
+#include "backend/cpu/product_instructions.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ortrain {
 namespace HWY_NAMESPACE {
+
+#undef ORTRAIN_HAS_NATIVE_WORDS
+#if HWY_ARCH_X86_64 && HWY_TARGET == HWY_AVX3
+#define ORTRAIN_HAS_NATIVE_WORDS 1
+// Both vectors rounded to bfloat16, one after the other, by an instruction that Highway 1.0 does not have
+// (has_bf16_instructions). It rounds numbers below 2^-126 to zero, as which products in bfloat16 read them.
+template <class V>
+HWY_INLINE auto NativeHalves(V first, V second) {
+  auto halves = hn::Zero(hn::ScalableTag<uint16_t>());
+  asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(halves.raw) : "v"(first.raw), "v"(second.raw));
+  return halves;
+}
+
+// The words of low[i] and high[i].
+template <class V>
+HWY_INLINE auto NativeWords(V low, V high) {
+  const hn::ScalableTag<uint32_t> word;
+  const auto lanes = hn::Iota(word, 0u);
+  const auto index = hn::Or(lanes, hn::ShiftLeft<16>(hn::Add(lanes, hn::Set(word, 16u))));
+  return Vec<decltype(word)>{_mm512_permutexvar_epi16(index.raw, NativeHalves(low, high).raw)};
+}
+#endif
 
 // The k values from `from` as words, and zeros up to the next `group` values. Not inlined, because the memory
 // is read in another type.
@@ -29,6 +52,13 @@ inline HWY_NOINLINE void ToWords(const BFloat16* from, int64_t k, BFloat16* to, 
 }
 inline HWY_NOINLINE void ToWords(const float* from, int64_t k, BFloat16* to, int64_t group = 2) {
   const hn::ScalableTag<float> d;
+#ifdef ORTRAIN_HAS_NATIVE_WORDS
+  const hn::ScalableTag<uint16_t> half;
+  constexpr int64_t kLanes = hn::MaxLanes(d);
+  const bool native = has_bf16_instructions();
+  for (; native && k >= 2 * kLanes; k -= 2 * kLanes, from += 2 * kLanes, to += 2 * kLanes)
+    hn::StoreU(NativeHalves(hn::LoadU(d, from), hn::LoadU(d, from + kLanes)), half, &to->bits);
+#endif
   ForVectors<float>(k, [&](int64_t i, int64_t count)
                            HWY_ATTR { StoreUpTo(LoadUpTo(d, from + i, count), d, to + i, count); });
   for (; k % group; ++k) to[k] = BFloat16(0.0f);
@@ -52,6 +82,14 @@ inline HWY_NOINLINE void JoinRows(const BFloat16* low, const BFloat16* high, int
   JoinHalves(low, high, n, to);
 }
 inline HWY_NOINLINE void JoinRows(const float* low, const float* high, int64_t n, uint32_t* to) {
+#ifdef ORTRAIN_HAS_NATIVE_WORDS
+  const hn::ScalableTag<float> d;
+  const hn::ScalableTag<uint32_t> word;
+  constexpr int64_t kLanes = hn::MaxLanes(d);
+  const bool native = high && has_bf16_instructions();
+  for (; native && n >= kLanes; n -= kLanes, low += kLanes, high += kLanes, to += kLanes)
+    hn::StoreU(NativeWords(hn::LoadU(d, low), hn::LoadU(d, high)), word, to);
+#endif
   constexpr int64_t kRun = 64;
   BFloat16 halves[2][kRun];
   for (int64_t i = 0; i < n; i += kRun) {

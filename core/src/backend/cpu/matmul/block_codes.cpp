@@ -7,6 +7,7 @@
 #include <bit>
 #include <type_traits>
 
+#include "backend/cpu/matmul/bf16_pairs-inl.h"
 #include "backend/cpu/matmul/block_codes.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/product_instructions.h"
@@ -197,24 +198,12 @@ void Unpack(const BlockCodes& w, const CodesPart& part, const CodesPart& next, T
 
 // Packed right operands.
 
-#if HWY_ARCH_X86_64 && HWY_TARGET == HWY_AVX3
-#define ORTRAIN_HAS_NATIVE_WORDS 1
-#endif
-
 // Words of two bfloat16 values.
 template <bool kNative, class V>
 HWY_INLINE auto Join(V low, V high) {
   const hn::ScalableTag<uint32_t> word;
 #ifdef ORTRAIN_HAS_NATIVE_WORDS
-  if constexpr (kNative) {
-    // The instruction, which Highway 1.0 does not have, puts all lower halves of the words before all upper
-    // halves. It rounds numbers below 2^-126 to zero, as which products in bfloat16 read them.
-    auto halves = hn::Zero(word);
-    asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(halves.raw) : "v"(low.raw), "v"(high.raw));
-    const auto lanes = hn::Iota(word, 0u);
-    const auto index = hn::Or(lanes, hn::ShiftLeft<16>(hn::Add(lanes, hn::Set(word, 16u))));
-    return decltype(halves){_mm512_permutexvar_epi16(index.raw, halves.raw)};
-  }
+  if constexpr (kNative) return NativeWords(low, high);
 #endif
   return hn::Or(hn::ShiftRight<16>(Rounded(low)), hn::And(Rounded(high), hn::Set(word, 0xffff0000u)));
 }
@@ -434,7 +423,6 @@ bool PackPairs([[maybe_unused]] const BlockCodes& w, [[maybe_unused]] const Code
   return false;
 }
 #undef ORTRAIN_PACKS_ACROSS
-#undef ORTRAIN_HAS_NATIVE_WORDS
 #undef ORTRAIN_LOOKS_UP_CODES
 
 void ToFloats(const BlockCodes& w, const CodesPart& part, const CodesPart& next, float* to, int64_t to_row) {
@@ -468,8 +456,7 @@ bool pack_floats(const BlockCodes& w, const CodesPart& part, const CodesPart& ne
 
 bool pack_pairs(const BlockCodes& w, const CodesPart& part, const CodesPart& next, bool transposed,
                 float* packed) {
-  static const bool native = bf16_products() >= Bf16Products::kSlow;
-  return ORTRAIN_DISPATCH(PackPairs)(w, part, next, transposed, native, packed);
+  return ORTRAIN_DISPATCH(PackPairs)(w, part, next, transposed, has_bf16_instructions(), packed);
 }
 
 }  // namespace ortrain
