@@ -221,3 +221,17 @@ def test_a_score_that_is_not_finite_makes_the_loss_nan(score: float, tmp_path: p
         artifact_directory=tmp_path,
     )
     assert np.isnan(Training(tmp_path).loss(x, np.full((1, 40), 2)))
+
+
+def test_in_bfloat16_a_score_may_have_any_size(tmp_path: pathlib.Path) -> None:
+    model, x, _ = scaled_words(1e12, 0)
+    artifacts.generate_artifacts(
+        artifacts.quantize_weights(model, skip=["body"]).model,
+        requires_grad=["body.weight"],
+        loss=onnxblock.loss.CrossEntropyLoss(axis=-1),
+        optimizer=OptimType.SGD,
+        artifact_directory=tmp_path,
+    )
+    training = Training(tmp_path, PRECISIONS["bfloat16"][0])
+    assert training.loss(x, np.zeros((1, 40), np.int64)) == 0
+    assert training.loss(x, np.full((1, 40), 2)) == pytest.approx(1e12 * x[0, :, 0].mean(), rel=0.02)
