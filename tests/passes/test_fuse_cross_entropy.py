@@ -46,6 +46,16 @@ def decoded(model: onnx.ModelProto) -> Array:
     return stored_weights(model, node).values
 
 
+def make_artifacts(model: onnx.ModelProto, folder: pathlib.Path) -> None:
+    artifacts.generate_artifacts(
+        model,
+        requires_grad=["body.weight"],
+        loss=onnxblock.loss.CrossEntropyLoss(axis=-1, ignore_index=IGNORED),
+        optimizer=OptimType.SGD,
+        artifact_directory=folder,
+    )
+
+
 @pytest.mark.parametrize("form", ["matrix", "turned", "codes"])
 def test_loss_and_gradient_are_those_of_the_formula(form: str, tmp_path: pathlib.Path) -> None:
     rng = np.random.default_rng(0)
@@ -56,13 +66,7 @@ def test_loss_and_gradient_are_those_of_the_formula(form: str, tmp_path: pathlib
         done = artifacts.quantize_weights(model, skip=["body"])
         model = done.model
         words = decoded(model)
-    artifacts.generate_artifacts(
-        model,
-        requires_grad=["body.weight"],
-        loss=onnxblock.loss.CrossEntropyLoss(axis=-1, ignore_index=IGNORED),
-        optimizer=OptimType.SGD,
-        artifact_directory=tmp_path,
-    )
+    make_artifacts(model, tmp_path)
     # More positions than are computed at a time.
     x = rng.normal(size=(3, 700, WIDTH)).astype(np.float32)
     labels = rng.integers(0, WORDS, (3, 700))
@@ -102,12 +106,8 @@ def test_in_bfloat16_loss_and_gradient_are_those_of_float32_within_two_percent(
     rng = np.random.default_rng(0)
     hidden = rng.normal(0, 0.1, (WIDTH, WIDTH)).astype(np.float32)
     words = rng.normal(0, 0.5, (WORDS, WIDTH)).astype(np.float32)
-    artifacts.generate_artifacts(
-        artifacts.quantize_weights(model_with(hidden, words, False), skip=["body"]).model,
-        requires_grad=["body.weight"],
-        loss=onnxblock.loss.CrossEntropyLoss(axis=-1, ignore_index=IGNORED),
-        optimizer=OptimType.SGD,
-        artifact_directory=tmp_path,
+    make_artifacts(
+        artifacts.quantize_weights(model_with(hidden, words, False), skip=["body"]).model, tmp_path
     )
     batch = rng.normal(size=(2, 600, WIDTH)).astype(np.float32), rng.integers(0, WORDS, (2, 600))
     exact = Training(tmp_path, {})
@@ -147,13 +147,7 @@ def test_scores_of_any_size_are_those_of_rounded_operands(
     rng = np.random.default_rng(0)
     hidden, words = np.eye(WIDTH, dtype=np.float32), rng.normal(0, 0.5, (WORDS, WIDTH)).astype(np.float32)
     done = artifacts.quantize_weights(model_with(hidden, words, False), skip=["body"])
-    artifacts.generate_artifacts(
-        done.model,
-        requires_grad=["body.weight"],
-        loss=onnxblock.loss.CrossEntropyLoss(axis=-1, ignore_index=IGNORED),
-        optimizer=OptimType.SGD,
-        artifact_directory=tmp_path,
-    )
+    make_artifacts(done.model, tmp_path)
     x = rounded(factor * rng.normal(size=(1, 300, WIDTH)))
     scores = x[0].astype(np.float64) @ rounded(decoded(done.model)).T.astype(np.float64)
     # With factor 128, scores are from about -2,500 to 2,500. Labels are often the best word, so that losses vary.
@@ -196,13 +190,7 @@ def test_words_that_a_model_masks_or_prefers_by_far(
     largest: float, lowest: float, tmp_path: pathlib.Path
 ) -> None:
     model, x, scores = scaled_words(largest, lowest)
-    artifacts.generate_artifacts(
-        model,
-        requires_grad=["body.weight"],
-        loss=onnxblock.loss.CrossEntropyLoss(axis=-1, ignore_index=IGNORED),
-        optimizer=OptimType.SGD,
-        artifact_directory=tmp_path,
-    )
+    make_artifacts(model, tmp_path)
     training = Training(tmp_path)
     for label in (0, 2):
         top = scores.max(1)
@@ -213,25 +201,13 @@ def test_words_that_a_model_masks_or_prefers_by_far(
 @pytest.mark.parametrize("score", [np.nan, np.inf])
 def test_a_score_that_is_not_finite_makes_the_loss_nan(score: float, tmp_path: pathlib.Path) -> None:
     model, x, _ = scaled_words(score, 0)
-    artifacts.generate_artifacts(
-        model,
-        requires_grad=["body.weight"],
-        loss=onnxblock.loss.CrossEntropyLoss(axis=-1),
-        optimizer=OptimType.SGD,
-        artifact_directory=tmp_path,
-    )
+    make_artifacts(model, tmp_path)
     assert np.isnan(Training(tmp_path).loss(x, np.full((1, 40), 2)))
 
 
 def test_in_bfloat16_a_score_may_have_any_size(tmp_path: pathlib.Path) -> None:
     model, x, _ = scaled_words(1e12, 0)
-    artifacts.generate_artifacts(
-        artifacts.quantize_weights(model, skip=["body"]).model,
-        requires_grad=["body.weight"],
-        loss=onnxblock.loss.CrossEntropyLoss(axis=-1),
-        optimizer=OptimType.SGD,
-        artifact_directory=tmp_path,
-    )
+    make_artifacts(artifacts.quantize_weights(model, skip=["body"]).model, tmp_path)
     training = Training(tmp_path, PRECISIONS["bfloat16"][0])
     assert training.loss(x, np.zeros((1, 40), np.int64)) == 0
     assert training.loss(x, np.full((1, 40), 2)) == pytest.approx(1e12 * x[0, :, 0].mean(), rel=0.02)
