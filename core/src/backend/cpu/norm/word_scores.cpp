@@ -25,7 +25,8 @@ float LargestOf(const float* x, int64_t n) {
   return hn::GetLane(hn::MaxOfLanes(d, largest));
 }
 
-// Multiples of 16: references of most groups are equal, and the difference of a score is exact.
+// A multiple of 16: most groups have equal references, and differences between scores and references are
+// exact.
 float ReferenceOf(float largest) {
   constexpr float kStep = 16;
   return largest == -std::numeric_limits<float>::infinity() ? 0 : kStep * std::ceil(largest / kStep);

@@ -18,7 +18,7 @@ struct ScoreGroup {
 
 // For each group of scores[0 .. n), the last of which may be smaller: the least multiple of 16 that no score
 // exceeds, or the largest score where floats are farther apart than 16; the sum; and to[i] = e^(scores[i] -
-// reference), unless `to` is null. The sum is NaN if a score is NaN or infinite, and 0 if all are -infinity.
+// reference), unless `to` is null. The sum is NaN if a score is NaN or +infinity, and 0 if all are -infinity.
 void word_exponentials(const float* scores, int64_t n, ScoreGroup* groups, float* to);
 void word_exponentials(const float* scores, int64_t n, ScoreGroup* groups, BFloat16* to);
 // e^x for x <= 0, as above but not rounded to bfloat16.
