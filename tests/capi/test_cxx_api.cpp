@@ -244,8 +244,8 @@ TEST_CASE("C++: bindings, metadata, profiles and runs in the background") {
   Run run;
   Ort::SessionOptions options;
   options.EnableProfiling((scratch / "profile").c_str()).AddFreeDimensionOverrideByName("batch", 4);
-  options.SetIntraOpNumThreads(
-      2);  // on one processor, the default is one thread, which cannot run in the background
+  // On one processor, the default is one thread, which cannot run in the background.
+  options.SetIntraOpNumThreads(2);
   Ort::Session session(run.env, (kMlp / "exported_after.onnx").c_str(), options);
   Ort::AllocatorWithDefaultOptions allocator;
   const Ort::ModelMetadata metadata = session.GetModelMetadata();
