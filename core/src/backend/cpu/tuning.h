@@ -79,12 +79,12 @@ inline constexpr int64_t kMultiplications = 16;
 // Rows of quantized weights that are unpacked at a time. Measured for weights of four bits: with 64, 8 x 1024
 // x 1024 takes 1.14 and 64 x 512 x 2048 takes 1.34; 512 takes 0.97 to 1.02.
 inline constexpr int64_t kUnpackedRows = 256;
-// Positions of a language model whose scores exist at a time, and their bytes, of which there may be twice as
-// many in bfloat16, but not more. Quantized weights are unpacked for each such part, which takes as long as
-// 40 positions, or 80 in bfloat16. Measured for 151,936 words, 512 positions, weights of four bits and
-// products in bfloat16, one thread: with 27 positions (16 MiB), the scores and their gradient take 3.1 s,
-// with 110 (64 MiB) 2.0 s.
-inline constexpr int64_t kWordPositions = 128, kWordScoreBytes = int64_t{32} << 20;
+// Positions of a language model whose scores exist at a time, of which there may be twice as many in
+// bfloat16, and their bytes. Quantized weights are unpacked for each such part, which takes as long as 10 to
+// 20 positions. Measured for 151,936 words, 512 positions and weights of four bits, one thread: products in
+// bfloat16 with 27 positions (16 MiB) take 3.1 s, with 110 (64 MiB) 2.0 s; in float with 55 positions (32
+// MiB) XX s, with 110 (64 MiB) YY s.
+inline constexpr int64_t kWordPositions = 128, kWordScoreBytes = int64_t{64} << 20;
 
 // Direct convolutions.
 

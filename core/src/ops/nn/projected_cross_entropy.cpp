@@ -190,8 +190,8 @@ class DoubleProjection {
 // Products in bfloat16 (`pairs`) take half as long, so the time to unpack the weights for each part matters
 // more, and parts are larger.
 int64_t parts_of(int64_t places, int64_t classes, size_t bytes, bool pairs) {
-  const int64_t most_bytes = pairs ? 2 * tuning::kWordScoreBytes : tuning::kWordScoreBytes;
-  const int64_t fitting = most_bytes / (std::max<int64_t>(classes, 1) * static_cast<int64_t>(bytes));
+  const int64_t fitting =
+      tuning::kWordScoreBytes / (std::max<int64_t>(classes, 1) * static_cast<int64_t>(bytes));
   const int64_t most =
       std::clamp<int64_t>(fitting, 16, pairs ? 2 * tuning::kWordPositions : tuning::kWordPositions);
   return std::max<int64_t>((places + most - 1) / most, 1);
