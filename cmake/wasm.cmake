@@ -1,3 +1,19 @@
+# The C++ library, with exceptions. Left out: sources that need functions that the C library lacks, sources for programs without
+# exceptions, and unused parts.
+set(LLVM ${WASM_TOOLS}/python/ziglang/lib)
+file(GLOB CXX_SOURCES ${LLVM}/libcxx/src/*.cpp ${LLVM}/libcxx/src/filesystem/*.cpp ${LLVM}/libcxx/src/ryu/*.cpp
+     ${LLVM}/libcxxabi/src/*.cpp)
+list(FILTER CXX_SOURCES EXCLUDE REGEX
+     "/(libdispatch|int128_builtins|cxa_noexception|cxa_thread_atexit|strstream|random_shuffle|print)[.]cpp$")
+add_library(c++ STATIC ${CXX_SOURCES} ${CMAKE_CURRENT_LIST_DIR}/wasm_exceptions.cpp)
+set_target_properties(c++ PROPERTIES CXX_STANDARD 23)
+target_compile_options(c++ PRIVATE -Os -w -ffunction-sections -fdata-sections -fdeclspec)
+target_compile_definitions(c++ PRIVATE _LIBCPP_BUILDING_LIBRARY _LIBCXXABI_BUILDING_LIBRARY LIBCXX_BUILDING_LIBCXXABI __WASM_EXCEPTIONS__
+                           LIBC_NAMESPACE=__llvm_libc_common_utils)
+target_include_directories(c++ PRIVATE ${LLVM}/libcxx/src ${LLVM}/libcxx/libc ${LLVM}/libunwind/include ${LLVM}/libunwind/src)
+# The C library has no copy_file_range, but this source expects that every musl has this function.
+set_property(SOURCE ${LLVM}/libcxx/src/filesystem/operations.cpp PROPERTY COMPILE_OPTIONS -D_LIBCPP_HAS_MUSL_LIBC=0)
+
 # WebAssembly has no shared libraries here: the library is a module, build/wasm/ortrain.wasm, and programs contain the core.
 add_library(ortrain INTERFACE)
 target_include_directories(ortrain INTERFACE ${PROJECT_SOURCE_DIR}/core/include)

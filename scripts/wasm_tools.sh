@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Creates a C++ toolchain for WebAssembly with WASI in a folder: clang, lld and the C library of PyPI's package ziglang, and a C++
-# library with exceptions. ziglang has no such library for WebAssembly, so this script compiles it from the sources in ziglang.
+# Creates a toolchain for WebAssembly with WASI in a folder: clang, lld and the C library of PyPI's package ziglang. ziglang has no C++
+# library with exceptions for WebAssembly, so the build compiles one from the sources in ziglang (cmake/wasm.cmake).
 # Usage: scripts/wasm_tools.sh VENV FOLDER
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=$(realpath "$1")
-mkdir -p "$2/bin" "$2/objects" "$2/lib"
+mkdir -p "$2/bin" "$2/lib"
 tools=$(realpath "$2")
 zig=$(scripts/install_zig.sh "$venv" "$tools")
 lib=$tools/python/ziglang/lib
@@ -74,37 +74,4 @@ if [ ! -e "$tools/lib/crt1-reactor.o" ]; then
   for file in libc.a libzigc.a libcompiler_rt.a crt1-command.o crt1-reactor.o; do
     cp "$(find "$tools/cache" -name $file | head -1)" "$tools/lib/"
   done
-fi
-
-# The C++ library, with exceptions.
-common=(-Os -DNDEBUG -w -ffunction-sections -fdata-sections -fvisibility=hidden)
-building=("${common[@]}" -std=c++23 -D_LIBCPP_BUILDING_LIBRARY -D_LIBCXXABI_BUILDING_LIBRARY -DLIBCXX_BUILDING_LIBCXXABI
-  -D__WASM_EXCEPTIONS__ -DLIBC_NAMESPACE=__llvm_libc_common_utils -I"$lib/libcxx/src" -I"$lib/libcxx/libc")
-# Left out: sources that need functions that the C library lacks, sources for programs without exceptions, and unused parts.
-without='libdispatch|int128_builtins|cxa_noexception|cxa_thread_atexit|strstream|random_shuffle|print'
-if [ ! -e "$tools/lib/libc++.a" ]; then
-  echo "setup: compiling the C++ library for WebAssembly"
-  for source in "$lib"/libcxx/src/*.cpp "$lib"/libcxx/src/{filesystem,ryu}/*.cpp "$lib"/libcxxabi/src/*.cpp; do
-    object=$tools/objects/$(basename "$(dirname "$(dirname "$source")")")-$(basename "$source").o
-    if [[ ! $source =~ /($without)\.cpp$ && ! -e $object ]]; then
-      more=()
-      # The C library has no copy_file_range, but this source expects that every musl has this function.
-      if [[ $source == */filesystem/operations.cpp ]]; then more=(-D_LIBCPP_HAS_MUSL_LIBC=0); fi
-      "$tools/bin/clang++" "${building[@]}" "${more[@]}" -c "$source" -o "$object.new"
-      mv "$object.new" "$object"
-    fi
-  done
-  "$tools/bin/clang++" "${common[@]}" -x c -fdeclspec -D__WASM_EXCEPTIONS__ -I"$lib/libunwind/include" \
-    -c "$lib/libunwind/src/Unwind-wasm.c" -o "$tools/objects/unwind.o"
-  # The end of the program destroys thread-local objects, because there is only one thread.
-  cat >"$tools/objects/thread_exit.c" <<'END'
-int __cxa_atexit(void (*)(void *), void *, void *);
-int __cxa_thread_atexit(void (*call)(void *), void *object, void *module) { return __cxa_atexit(call, object, module); }
-END
-  "$tools/bin/clang++" "${common[@]}" -x c -c "$tools/objects/thread_exit.c" -o "$tools/objects/thread_exit.o"
-  # The tag of C++ exceptions: the compiler declares it, but no source in the package defines it.
-  printf '.globl __cpp_exception\n.tagtype __cpp_exception i32\n__cpp_exception:\n' >"$tools/objects/tag.s"
-  "$tools/bin/clang++" -c "$tools/objects/tag.s" -o "$tools/objects/tag.o"
-  "$zig" ar rcs "$tools/lib/libc++.a.new" "$tools"/objects/*.o
-  mv "$tools/lib/libc++.a.new" "$tools/lib/libc++.a"
 fi
