@@ -335,8 +335,8 @@ test-arm64-quick: setup arm64-tools replay ## Cross-compile all vector code for 
 	cmake --build $(BUILD)/arm64-quick --target replay test_capi test_instructions
 	QEMU_CPU=cortex-a53 $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/replay tests/data/fixtures $(BUILD)/replay $(notdir $(QUICK_FIXTURE))
 	QEMU_CPU=max $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/test_capi
-	set -e; for cpu in $(ARM64_CPUS); do echo "test-arm64-quick: processor $$cpu"; \
-	  QEMU_CPU=$$cpu $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/test_instructions "~[large]"; done
+	printf '%s\n' $(ARM64_CPUS) | xargs -P $(JOBS) -I {} sh -c 'echo "test-arm64-quick: processor {}"; \
+	  QEMU_CPU={} $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/test_instructions "~[large]"'
 
 # The compilers of PyPI's package ziglang.
 ZIG_TOOLS = $(abspath $(BUILD))/zig
