@@ -26,7 +26,8 @@ namespace HWY_NAMESPACE {
 #if HWY_ARCH_X86_64 && HWY_TARGET == HWY_AVX3
 #define ORTRAIN_HAS_NATIVE_WORDS 1
 // Both vectors rounded to bfloat16, one after the other, by an instruction that Highway 1.0 does not have
-// (has_bf16_instructions). It rounds numbers below 2^-126 to zero, as which products in bfloat16 read them.
+// (has_bf16_instructions). It rounds numbers below 2^-126 to zero; products in bfloat16 treat them as zero
+// anyway.
 template <class V>
 HWY_INLINE auto NativeHalves(V first, V second) {
   auto halves = hn::Zero(hn::ScalableTag<uint16_t>());

@@ -49,8 +49,8 @@ struct MixedFunctions {
 };
 
 // Floats or words that are multiplied at a time. Measured on Zen 4 for 128 to 512 rows of 768 to 50,257
-// floats or pairs, weights of 4 bits: with 128, products take 1.02 to 1.07, with 192 1.00 to 1.05; with 384
-// and half of the columns 0.98 to 1.2.
+// floats or pairs, weights of 4 bits: with 128, products take 0.99 to 1.07, with 192 0.98 to 1.05; with 384
+// and half of the columns 0.98 to 1.4.
 inline constexpr int64_t kMixedDepth = 256;
 inline constexpr int64_t kLeftRows = tuning::kBlockRows, kLeftPad = 16;
 static_assert(kLeftRows % 2 == 0);
