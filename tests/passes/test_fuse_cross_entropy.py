@@ -1,4 +1,4 @@
-"""The scores of a vocabulary are computed with their cross entropy, a part at a time: against NumPy in double precision."""
+"""The scores of a vocabulary are computed with their cross entropy, a block at a time: against NumPy in double precision."""
 
 from __future__ import annotations
 
@@ -169,6 +169,43 @@ def test_scores_of_any_size_are_those_of_rounded_operands(
     bound = 2**-8 if precision == "bfloat16" else 1e-6 * max(1, factor)
     assert apart <= bound * np.linalg.norm(slope)
     assert training.evaluate(x, labels) == pytest.approx(losses[counts].mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("slope", [1, -1])
+def test_scores_that_grow_or_fall_along_the_vocabulary(
+    slope: int, precision: str, tmp_path: pathlib.Path
+) -> None:
+    config, rounded = PRECISIONS[precision]
+    rng = np.random.default_rng(4)
+    words = rng.normal(0, 0.5, (WORDS, WIDTH)).astype(np.float32)
+    words[:, 0] = slope * np.linspace(-200, 200, WORDS)
+    model = model_with(np.eye(WIDTH, dtype=np.float32), words, False)
+    done = artifacts.quantize_weights(model, skip=["body"])
+    make_artifacts(done.model, tmp_path)
+    stored = rounded(decoded(done.model)).astype(np.float64)
+    # Of more positions than are computed at a time; the fewer count, the more words are computed at a time.
+    x = rounded(rng.normal(size=(1, 800, WIDTH)))
+    # In the first positions, the scores differ by less than 1 along the vocabulary; in the last by thousands.
+    x[0, :, 0] = rounded(np.geomspace(1e-3, 10, 800))
+    labels = rng.integers(0, WORDS, (1, 800))
+    training = Training(tmp_path, config)
+    expected_gradient = np.zeros((WIDTH, WIDTH))
+    for ignored in (0, 400):
+        labels[0, :ignored] = IGNORED
+        counts = labels[0] != IGNORED
+        exact = x[0, counts].astype(np.float64)
+        scores = exact @ stored.T
+        places = np.arange(len(exact)), labels[0, counts]
+        chances = np.exp(scores - scores.max(1, keepdims=True))
+        sums = chances.sum(1)
+        losses = np.log(sums) + scores.max(1) - scores[places]
+        chances /= sums[:, None]
+        chances[places] -= 1
+        assert training.loss(x, labels) == pytest.approx(losses.mean(), rel=1e-5)
+        expected_gradient += exact.T @ (chances @ stored) / len(exact)
+    apart = np.linalg.norm(training.gradients()["body.weight"] - expected_gradient)
+    assert apart <= (2**-8 if precision == "bfloat16" else 1e-5) * np.linalg.norm(expected_gradient)
 
 
 def scaled_words(largest: float, lowest: float) -> tuple[onnx.ModelProto, Array, Array]:

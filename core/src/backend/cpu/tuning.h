@@ -79,12 +79,9 @@ inline constexpr int64_t kMultiplications = 16;
 // Rows of quantized weights that are unpacked at a time. Measured for weights of four bits: with 64, 8 x 1024
 // x 1024 takes 1.14 and 64 x 512 x 2048 takes 1.34; 512 takes 0.97 to 1.02.
 inline constexpr int64_t kUnpackedRows = 256;
-// Positions of a language model whose scores exist at a time, of which there may be twice as many in
-// bfloat16, and their bytes. Quantized weights are unpacked for each such part, which takes as long as 10 to
-// 20 positions. Measured for 151,936 words, 512 positions and weights of four bits, one thread: products in
-// bfloat16 with 27 positions (16 MiB) take 3.1 s, with 110 (64 MiB) 2.0 s; in float with 55 positions (32
-// MiB) XX s, with 110 (64 MiB) YY s.
-inline constexpr int64_t kWordPositions = 128, kWordScoreBytes = int64_t{64} << 20;
+// Positions of a language model that are multiplied with its vocabulary at a time, and scores that exist at a
+// time. Derived: 672 rows are the most for which a product packs the weights once.
+inline constexpr int64_t kWordPositions = 672, kWordScores = 1 << 20;
 
 // Direct convolutions.
 

@@ -1,6 +1,6 @@
 // Cross entropy of scores that are the product of hidden values and a matrix of constant weights
 // (passes/fuse_cross_entropy.cpp). The scores of a language model, one for each word of its vocabulary, are
-// the largest value of a train step. This operator computes the scores of a few positions at a time, so that
+// the largest value of a train step. This operator computes the scores of a block of words at a time, so that
 // memory never holds all scores.
 //
 // Hidden values [..., K] and labels [...]; weights W of N rows of K numbers, or packed in codes as for
@@ -8,10 +8,15 @@
 // ignore_index; "mean" divides the sum by the number of labels that count. Positions with ignored labels take
 // no part in the products: in training data of a chat, these are most positions. The second output is the
 // gradient of the hidden values for a gradient of the loss of 1, Wᵀ (p - [i = label]) / divisor: loss and
-// gradient are computed together, so the scores are computed once. The kernel for float keeps only the
-// exponentials of the scores, which the second product reads; it computes them and their sums while the
-// scores are in the cache. In mixed precision, products with packed weights multiply in bfloat16, and
-// exponentials are rounded to bfloat16.
+// gradient are computed together, so the scores are computed once.
+//
+// The kernel for float passes over the words once. It computes the exponentials of the scores of a block
+// while the scores are in the cache, and adds the product of these exponentials and W to the gradient. The
+// exponentials so far, and with them the gradient, are relative to a reference of each position; they are
+// scaled when a later score needs a larger one (Milakov and Gimelshein, "Online normalizer calculation for
+// softmax", 2018). So the exponentials of one block are all that memory holds, and quantized weights are
+// unpacked twice for each position. In mixed precision, products with packed weights multiply in bfloat16,
+// and exponentials are rounded to bfloat16.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -74,7 +79,13 @@ void shape(ShapeContext& c) {
   if (c.has_output(1)) c.output(1, c.dtype(kHidden), hidden);
 }
 
-// Products with the matrix in float, or in bfloat16 if it is packed in codes and the precision is mixed.
+// Neighbouring rows of the matrix.
+struct Words {
+  int64_t first, count;
+};
+
+// Products with rows of the matrix in float, or in bfloat16 if it is packed in codes and the precision is
+// mixed.
 class FloatProjection {
  public:
   explicit FloatProjection(KernelContext& c)
@@ -89,27 +100,47 @@ class FloatProjection {
     return kHasKernels<BFloat16> && is_packed(c) && c.precision() == Precision::kBf16;
   }
 
-  // Passes the rows of scores [count, classes] = hidden [count, width] Wᵀ to `take`, some columns at a time.
-  void scores(const Frame& f, int64_t count, const float* hidden, const TakeLine& take) const {
+  // Passes the rows of scores [count, words] = hidden [count, width] Wᵀ to `take`, some columns at a time.
+  void scores(const Frame& f, const Words& words, int64_t count, const float* hidden,
+              const TakeLine& take) const {
     if (codes_) {
-      const BlockCodes codes = codes_->in(f);
-      return coded_product({count, hidden, &codes, true, pairs_, nullptr, {}, &take});
+      const BlockCodes codes = codes_->in(f).of_rows(words.first, words.count);
+      return coded_product({count, hidden, &codes, true, pairs_, {}, {}, &take});
     }
-    const StoredMatrix w = weights(f);
-    MixedProduct p = product(count, m_.classes, m_.width);
+    const StoredMatrix w = weights(f, words.first);
+    MixedProduct p = product(count, words.count, m_.width);
     p.a = {hidden, m_.width, 1}, p.b = {w.values, w.column, w.row}, p.take = &take;
     mixed_product_by_columns(p);
   }
 
-  // hidden [count, width] = scores [count, classes] W
-  void hidden(const Frame& f, int64_t count, StoredInput scores, float* hidden) const {
+  // hidden [count, width] = or += scores [count, words] W
+  void hidden(const Frame& f, const Words& words, int64_t count, StoredInput scores, float* hidden,
+              bool add) const {
+    const MixedTerm before{StoredInput(static_cast<const float*>(hidden))};
+    const std::span<const MixedTerm> terms(&before, add ? 1 : 0);
     if (codes_) {
-      const BlockCodes codes = codes_->in(f);
-      return coded_product({count, scores, &codes, false, pairs_, nullptr, hidden});
+      const BlockCodes codes = codes_->in(f).of_rows(words.first, words.count);
+      return coded_product({count, scores, &codes, false, pairs_, terms, hidden});
     }
-    MixedProduct p = product(count, m_.width, m_.classes);
-    p.a = {scores, m_.classes, 1}, p.b = weights(f), p.y = hidden;
+    MixedProduct p = product(count, m_.width, words.count);
+    p.a = {scores, words.count, 1}, p.b = weights(f, words.first), p.y = hidden, p.terms = terms;
     mixed_product_by_columns(p);
+  }
+
+  // hidden [width] += factor W[word]
+  void add_word(const Frame& f, int64_t word, float factor, float* hidden) const {
+    if (!codes_) {
+      const StoredMatrix w = weights(f, word);
+      for (int64_t j = 0; j < m_.width; ++j) hidden[j] += factor * w.values.floats()[j * w.column];
+      return;
+    }
+    constexpr int64_t kColumns = 256;
+    float values[kColumns];
+    for (int64_t j = 0; j < m_.width; j += kColumns) {
+      const int64_t columns = std::min(kColumns, m_.width - j);
+      unpack(codes_->in(f), {word, 1, j, columns}, {}, values, columns);
+      for (int64_t i = 0; i < columns; ++i) hidden[j + i] += factor * values[i];
+    }
   }
 
  private:
@@ -119,10 +150,11 @@ class FloatProjection {
     return p;
   }
 
-  // [classes, width]
-  StoredMatrix weights(const Frame& f) const {
+  // [classes, width] from class `first` on
+  StoredMatrix weights(const Frame& f, int64_t first) const {
     const float* w = f.at<const float>(weights_);
-    return by_class_ ? StoredMatrix{w, m_.width, 1} : StoredMatrix{w, 1, m_.classes};
+    return by_class_ ? StoredMatrix{w + first * m_.width, m_.width, 1}
+                     : StoredMatrix{w + first, 1, m_.classes};
   }
 
   Matrix m_;
@@ -185,17 +217,6 @@ class DoubleProjection {
   Slot weights_, rows_;
   bool by_class_ = false;
 };
-
-// The number of parts into which the positions are divided: memory holds the scores of one part at a time.
-// Products in bfloat16 (`pairs`) take half as long, so the time to unpack the weights for each part matters
-// more, and parts are larger.
-int64_t parts_of(int64_t places, int64_t classes, size_t bytes, bool pairs) {
-  const int64_t fitting =
-      tuning::kWordScoreBytes / (std::max<int64_t>(classes, 1) * static_cast<int64_t>(bytes));
-  const int64_t most =
-      std::clamp<int64_t>(fitting, 16, pairs ? 2 * tuning::kWordPositions : tuning::kWordPositions);
-  return std::max<int64_t>((places + most - 1) / most, 1);
-}
 
 // The positions whose labels count.
 struct Counted {
@@ -304,116 +325,176 @@ T mean_of(const T* losses, const Counted& counted) {
   return static_cast<T>(sum / static_cast<double>(counted.divisor));
 }
 
-// The memory of a part of the positions: exponentials [count, classes], of the type E; the reference and sum
-// of each group of them [count, groups]; the scores of the labels; and the factor of each position's
-// gradient.
+// What is known of a position after some of the words.
+struct WordsSoFar {
+  double sum = 0;                   // of e^(score - reference)
+  float reference = 0, target = 0;  // target: the score of the label
+};
+
+// The memory of a block of words and a part of the positions: the exponentials [count, words], of the type E,
+// without those of the labels; the reference and sum of each group of them [count, groups].
 template <typename E>
-struct PartOfWords {
-  const int64_t* which;
-  int64_t classes, groups;
+struct WordBlock {
+  const int64_t* which;  // the labels
+  Words words;
+  int64_t groups;
   E* exponentials;  // null: no gradient
   ScoreGroup* group;
-  float *targets, *factors, *losses;
+  WordsSoFar* so_far;
 
   void take(int64_t row, int64_t column, int64_t n, const float* line) const {
-    word_exponentials(line, n, group + row * groups + column / kScoreGroup,
-                      exponentials ? exponentials + row * classes + column : nullptr);
-    const int64_t target = which[row];
-    if (target >= column && target < column + n) targets[row] = line[target - column];
+    E* to = exponentials ? exponentials + row * words.count + column : nullptr;
+    word_exponentials(line, n, group + row * groups + column / kScoreGroup, to);
+    const int64_t target = which[row] - words.first - column;
+    if (target < 0 || target >= n) return;
+    so_far[row].target = line[target];
+    if (to) to[target] = E(0.0f);
   }
 
-  // Computes the loss of a position, and turns the exponentials into the gradient of the scores except for
-  // the factor.
-  void finish(int64_t row, float share) const {
-    const int64_t target = which[row];
-    factors[row] = 0;
+  // Adds the block to what is known of a position. The sums before are in `gradient` [width]; they and the
+  // exponentials become relative to the same reference.
+  void join(int64_t row, float* gradient, int64_t width) const {
     const std::span<const ScoreGroup> own(group + row * groups, static_cast<size_t>(groups));
     std::optional<float> found;
     for (const ScoreGroup& g : own)
       if (g.sum != 0) found = std::max(g.reference, found.value_or(g.reference));
-    const float common = found.value_or(0);
-    E* line = exponentials ? exponentials + row * classes : nullptr;
-    double sum = 0;
+    if (!found) return;
+    WordsSoFar& known = so_far[row];
+    if (known.sum == 0) {
+      known.reference = *found;
+    } else if (*found > known.reference) {
+      const float factor = std::exp(known.reference - *found);
+      known.sum *= static_cast<double>(factor);
+      if (gradient) scale_exponentials(gradient, width, factor);
+      known.reference = *found;
+    }
     for (int64_t g = 0; g < groups; ++g) {
       const ScoreGroup& here = own[static_cast<size_t>(g)];
-      if (here.reference == common || here.sum == 0) {
-        sum += static_cast<double>(here.sum);
+      if (here.reference == known.reference || here.sum == 0) {
+        known.sum += static_cast<double>(here.sum);
         continue;
       }
-      const float factor = std::exp(here.reference - common);
-      sum += static_cast<double>(here.sum) * static_cast<double>(factor);
-      if (line)
-        scale_exponentials(line + g * kScoreGroup, std::min(kScoreGroup, classes - g * kScoreGroup), factor);
+      const float factor = std::exp(here.reference - known.reference);
+      known.sum += static_cast<double>(here.sum) * static_cast<double>(factor);
+      if (exponentials)
+        scale_exponentials(exponentials + row * words.count + g * kScoreGroup,
+                           std::min(kScoreGroup, words.count - g * kScoreGroup), factor);
     }
-    const double score = static_cast<double>(targets[row]);
-    losses[row] = static_cast<float>(std::log(sum) + static_cast<double>(common) - score);
-    if (!line) return;
-    const double chance = static_cast<double>(word_exponential(targets[row] - common));
-    line[target] = E(static_cast<float>(chance - sum));
-    factors[row] = static_cast<float>(static_cast<double>(share) / sum);
   }
 };
 
+// Positions that are computed together, and their words of a block. The number of words is an odd number of
+// groups, so that rows of exponentials do not all map to the same sets of a cache.
+int64_t positions_at_a_time(int64_t places) {
+  const int64_t parts = (places + tuning::kWordPositions - 1) / tuning::kWordPositions;
+  return parts == 0 ? 0 : (places + parts - 1) / parts;
+}
+int64_t words_at_a_time(int64_t positions, int64_t classes) {
+  return std::min(classes, ((tuning::kWordScores / positions / kScoreGroup - 1) | 1) * kScoreGroup);
+}
+
 // The kernel for float. E: the type of the exponentials.
 template <typename E>
-Kernel float_kernel(KernelContext& c) {
-  const Matrix m = matrix_of(c);
-  const FloatProjection projection(c);
-  const Labels labels(c);
-  const int64_t places = labels.places(), groups = (m.classes + kScoreGroup - 1) / kScoreGroup;
-  const int64_t parts = parts_of(places, m.classes, sizeof(E), FloatProjection::multiplies_pairs(c)),
-                step = (places + parts - 1) / parts;
-  const Slot hidden_slot = c.in(kHidden), loss_slot = c.out(0);
-  const Slot gradient_slot = c.has_output(1) ? c.out(1) : Slot{};
-  const auto take_memory = [&](int64_t count, size_t bytes) {
-    return c.scratch(static_cast<size_t>(count) * bytes);
-  };
-  const Slot exponentials_slot = gradient_slot.defined() ? take_memory(step * m.classes, sizeof(E)) : Slot{};
-  const Slot groups_slot = take_memory(step * groups, sizeof(ScoreGroup)),
-             targets_slot = take_memory(step, sizeof(float)), factors_slot = take_memory(step, sizeof(float)),
-             losses_slot = take_memory(places, sizeof(float));
-  const CountedRows<float> rows(c, step, m.width);
-  return [=](const Frame& f) {
-    const Counted counted = labels.read(f);
-    const float share = 1.0f / static_cast<float>(counted.divisor);
-    const float* hidden = f.at<const float>(hidden_slot);
-    float *losses = f.at<float>(losses_slot), *gradient = f.at_or_null<float>(gradient_slot);
-    if (gradient && counted.count < places) std::fill_n(gradient, places * m.width, 0.0f);
-    in_parts(counted.count, step, [&](int64_t at, int64_t count) {
-      const int64_t* of = counted.places + at;
-      const PartOfWords<E> part{counted.classes + at,
-                                m.classes,
-                                groups,
-                                f.at_or_null<E>(exponentials_slot),
-                                f.at<ScoreGroup>(groups_slot),
-                                f.at<float>(targets_slot),
-                                f.at<float>(factors_slot),
-                                losses + at};
-      projection.scores(f, count, rows.read(f, hidden, of, count),
-                        [&](int64_t row, int64_t column, int64_t n, const float* line) {
-                          part.take(row, column, n, line);
-                        });
-      parallel_for(count, m.classes / 4, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) part.finish(i, share);
-      });
-      if (!gradient) return;
-      float* to = rows.place_to_write(f, gradient, of, count);
-      projection.hidden(f, count, static_cast<const E*>(part.exponentials), to);
-      for (int64_t i = 0; i < count; ++i)
-        for (int64_t j = 0; j < m.width; ++j) to[i * m.width + j] *= part.factors[i];
-      rows.write(to, gradient, of, count);
+class FloatKernel {
+ public:
+  explicit FloatKernel(KernelContext& c)
+      : m_(matrix_of(c)),
+        projection_(c),
+        labels_(c),
+        step_(positions_at_a_time(labels_.places())),
+        hidden_(c.in(kHidden)),
+        loss_(c.out(0)),
+        from_(c, step_, m_.width),
+        to_(c, c.has_output(1) ? step_ : 0, m_.width) {
+    const int64_t scores = std::min(tuning::kWordScores, step_ * m_.classes),
+                  groups = scores / kScoreGroup + step_;
+    const auto take_memory = [&](int64_t count, size_t bytes) {
+      return c.scratch(static_cast<size_t>(count) * bytes);
+    };
+    if (c.has_output(1)) gradient_ = c.out(1), exponentials_ = take_memory(scores, sizeof(E));
+    groups_ = take_memory(groups, sizeof(ScoreGroup));
+    so_far_ = take_memory(step_, sizeof(WordsSoFar));
+    losses_ = take_memory(labels_.places(), sizeof(float));
+  }
+
+  void operator()(const Frame& f) const {
+    const Counted counted = labels_.read(f);
+    float *losses = f.at<float>(losses_), *gradient = f.at_or_null<float>(gradient_);
+    if (gradient && counted.count < labels_.places())
+      std::fill_n(gradient, labels_.places() * m_.width, 0.0f);
+    in_parts(counted.count, step_, [&](int64_t at, int64_t count) {
+      const int64_t* places = counted.places + at;
+      const float* hidden = from_.read(f, f.at<const float>(hidden_), places, count);
+      float* to = gradient ? to_.place_to_write(f, gradient, places, count) : nullptr;
+      pass_over_words(f, counted.classes + at, count, hidden, to);
+      finish(f, counted.classes + at, count, 1.0f / static_cast<float>(counted.divisor), losses + at, to);
+      if (gradient) to_.write(to, gradient, places, count);
     });
-    *f.at<float>(loss_slot) = mean_of(losses, counted);
-  };
-}
+    *f.at<float>(loss_) = mean_of(losses, counted);
+  }
+
+ private:
+  void pass_over_words(const Frame& f, const int64_t* which, int64_t count, const float* hidden,
+                       float* to) const {
+    auto* so_far = f.at<WordsSoFar>(so_far_);
+    std::fill_n(so_far, count, WordsSoFar{});
+    const int64_t most = words_at_a_time(count, m_.classes);
+    for (int64_t first = 0; first < m_.classes; first += most) {
+      const Words words{first, std::min(most, m_.classes - first)};
+      const WordBlock<E> block{which,
+                               words,
+                               (words.count + kScoreGroup - 1) / kScoreGroup,
+                               f.at_or_null<E>(exponentials_),
+                               f.at<ScoreGroup>(groups_),
+                               so_far};
+      projection_.scores(f, words, count, hidden,
+                         [&](int64_t row, int64_t column, int64_t n, const float* line) {
+                           block.take(row, column, n, line);
+                         });
+      parallel_for(count, words.count / 4, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+          block.join(i, to && first > 0 ? to + i * m_.width : nullptr, m_.width);
+      });
+      if (to) projection_.hidden(f, words, count, static_cast<const E*>(block.exponentials), to, first > 0);
+    }
+  }
+
+  // Computes the losses, and turns the sums in `to` into the gradients.
+  void finish(const Frame& f, const int64_t* which, int64_t count, float share, float* losses,
+              float* to) const {
+    const auto* so_far = f.at<const WordsSoFar>(so_far_);
+    parallel_for(count, 4 * m_.width, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const WordsSoFar& known = so_far[i];
+        losses[i] = static_cast<float>(std::log(known.sum) + static_cast<double>(known.reference) -
+                                       static_cast<double>(known.target));
+        if (!to) continue;
+        float* row = to + i * m_.width;
+        const double chance = static_cast<double>(word_exponential(known.target - known.reference));
+        projection_.add_word(f, which[i], static_cast<float>(chance - known.sum), row);
+        const float factor = static_cast<float>(static_cast<double>(share) / known.sum);
+        for (int64_t j = 0; j < m_.width; ++j) row[j] *= factor;
+      }
+    });
+  }
+
+  Matrix m_;
+  FloatProjection projection_;
+  Labels labels_;
+  int64_t step_;
+  Slot hidden_, loss_, gradient_, exponentials_, groups_, so_far_, losses_;
+  CountedRows<float> from_, to_;
+};
+
+// Keeps the scores of a part of the positions.
+constexpr int64_t kDoublePositions = 64;
 
 Kernel double_kernel(KernelContext& c) {
   const Matrix m = matrix_of(c);
   const DoubleProjection projection(c);
   const Labels labels(c);
   const int64_t places = labels.places();
-  const int64_t parts = parts_of(places, m.classes, sizeof(double), false),
-                step = (places + parts - 1) / parts;
+  const int64_t step = std::min(places, kDoublePositions);
   const Slot hidden_slot = c.in(kHidden), loss_slot = c.out(0);
   const Slot gradient_slot = c.has_output(1) ? c.out(1) : Slot{};
   const Slot scores_slot = c.scratch(static_cast<size_t>(step * m.classes) * sizeof(double));
@@ -457,7 +538,7 @@ Kernel double_kernel(KernelContext& c) {
 
 Kernel kernel(KernelContext& c) {
   if (c.dtype(kHidden) == DType::kFloat)
-    return FloatProjection::multiplies_pairs(c) ? float_kernel<BFloat16>(c) : float_kernel<float>(c);
+    return FloatProjection::multiplies_pairs(c) ? Kernel(FloatKernel<BFloat16>(c)) : FloatKernel<float>(c);
   if (kHasKernels<double> && c.dtype(kHidden) == DType::kDouble) return double_kernel(c);
   c.reject_dtype(kHidden);
 }
@@ -473,7 +554,8 @@ double operations_of(const Node& node, std::span<const Shape* const> inputs, con
   const Shape& hidden = *inputs[kHidden];
   if (hidden.empty()) return 0;
   int64_t rows = element_count(hidden, 0, hidden.size() - 1);
-  if (node.has_input(kScales)) rows += kUnpackingRows * parts_of(rows, classes, sizeof(float), false);
+  if (node.has_input(kScales))
+    rows += kUnpackingRows * ((rows + tuning::kWordPositions - 1) / tuning::kWordPositions);
   const double once =
       2 * static_cast<double>(rows) * static_cast<double>(hidden.back()) * static_cast<double>(classes);
   return node.outputs.size() > 1 ? 2 * once : once;

@@ -122,7 +122,8 @@ std::optional<Kernel> packed_product(KernelContext& c) {
   const StoredSlot y{c.out(0, narrow ? bf16_row_major(c.out_shape(0)) : nullptr), narrow};
   return [=](const Frame& f) {
     const BlockCodes codes = slots.in(f);
-    coded_product({m, a.in(f), &codes, transposed, pairs, f.at_or_null<const float>(bias), y.out(f)});
+    const MixedTerm of_columns{StoredInput(f.at_or_null<const float>(bias)), Bias::kRow};
+    coded_product({m, a.in(f), &codes, transposed, pairs, {&of_columns, bias.defined() ? 1u : 0u}, y.out(f)});
   };
 }
 

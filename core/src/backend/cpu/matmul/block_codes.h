@@ -16,6 +16,17 @@ struct BlockCodes {
   const float* scales;
   const uint8_t* packed_zeros;  // in codes too; null: `zeros` or the middle of the codes
   const float* zeros;           // null: `packed_zeros` or the middle of the codes
+
+  // Rows [first, first + count).
+  BlockCodes of_rows(int64_t first, int64_t count) const {
+    BlockCodes part = *this;
+    part.rows = count;
+    part.codes += first * blocks * block * bits / 8;
+    part.scales += first * blocks;
+    if (part.packed_zeros) part.packed_zeros += first * ((blocks * bits + 7) / 8);
+    if (part.zeros) part.zeros += first * blocks;
+    return part;
+  }
 };
 
 struct CodesPart {

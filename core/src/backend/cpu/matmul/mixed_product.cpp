@@ -474,10 +474,8 @@ void mixed_product_by_columns(const MixedProduct& p) {
 void coded_product(const CodedProduct& p) {
   const BlockCodes& w = *p.w;
   const int64_t n = p.transposed ? w.rows : w.columns, k = p.transposed ? w.columns : w.rows;
-  const MixedTerm bias{StoredInput(p.bias), Bias::kRow};
-  const std::span<const MixedTerm> terms(&bias, p.bias ? 1 : 0);
   mixed_product_by_columns(
-      {p.m, n, k, 1.0f, {p.a, k, 1}, {}, p.pairs, p.y, terms, p.w, p.transposed, p.take});
+      {p.m, n, k, 1.0f, {p.a, k, 1}, {}, p.pairs, p.y, p.terms, p.w, p.transposed, p.take});
 }
 
 }  // namespace ortrain

@@ -60,14 +60,14 @@ int64_t mixed_columns();
 // the number of threads.
 void mixed_product_by_columns(const MixedProduct& p);
 
-// Y [m, n] = A B of packed weights, plus a bias for each column unless it is null, on all threads. B is W, or
-// Wᵀ if `transposed`; blocks of W are unpacked right before they are packed. A and Y are row-major.
+// Y [m, n] = A B of packed weights, and then the terms, on all threads. B is W, or Wᵀ if `transposed`; blocks
+// of W are unpacked right before they are packed. A and Y are row-major.
 struct CodedProduct {
   int64_t m = 0;
   StoredInput a;
   const BlockCodes* w = nullptr;
   bool transposed = false, pairs = false;
-  const float* bias = nullptr;
+  std::span<const MixedTerm> terms;
   StoredOutput y;
   const TakeLine* take = nullptr;  // of results, in place of y
 };
