@@ -11,6 +11,7 @@ bool accumulate_rows(Model& model);
 bool bound_gradients(Model& model);
 bool common_subexpression_elimination(Model& model);
 bool fold_transpose(Model& model);
+bool fuse_adapter(Model& model);
 bool fuse_attention(Model& model);
 bool fuse_clip_gradient(Model& model);
 bool fuse_conv_activation(Model& model);

@@ -76,6 +76,8 @@ constexpr Pass kSessionPasses[] = {
     // After the passes that give convolutions their biases and activations.
     {"fuse_separable_conv",
      kDepthwisePart.is_built ? needing({"Conv", "FusedConv"}, fuse_separable_conv) : find_nothing},
+    // Before fuse_product, which would fuse the adapters' products with the sum.
+    {"fuse_adapter", needing({"MatMulNBits"}, fuse_adapter)},
     {"fuse_product", fuse_product},
     // The order of nodes is decided once the nodes no longer change.
     {"schedule_weight_gradients", schedule_weight_gradients, PassLevel::kExtended,

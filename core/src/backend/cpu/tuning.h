@@ -81,7 +81,7 @@ inline constexpr int64_t kMultiplications = 16;
 inline constexpr int64_t kUnpackedRows = 256;
 // Positions of a language model that are multiplied with its vocabulary at a time, and scores that exist at a
 // time. Derived: 672 rows are the most for which a product packs the weights once.
-inline constexpr int64_t kWordPositions = 672, kWordScores = 1 << 20;
+inline constexpr int64_t kWordPositions = 672, kWordScores = 1 << 19;
 
 // Direct convolutions.
 

@@ -8,7 +8,8 @@
 //         the zero point is 2^(bits-1) where none is given. g_idx names the block of each place of a row.
 //     MatMulBnb4: codebook[code] absmax, over the rows as one; the high half of a byte comes first. The
 //         codebooks are those of T. Dettmers et al., "QLoRA: efficient finetuning of quantized LLMs", 2023.
-// Y = A Wᵀ + bias;  dA = dY W. The quantized weights are not trained.
+// Y = A Wᵀ + bias;  dA = dY W. The quantized weights are not trained. AdaptedMatMulNBits is one of both plus
+// low up, the product of an adapter (passes/fuse_adapter.cpp).
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -19,6 +20,7 @@
 #include "backend/cpu/matmul/product.h"
 #include "backend/cpu/tuning.h"
 #include "op/operator.h"
+#include "op/session_domain.h"
 #include "ops/common/indices.h"
 #include "ops/common/packed_weights.h"
 #include "runtime/threads.h"
@@ -71,11 +73,38 @@ Unpack<T> codebook_rows(KernelContext& c, const Weights& w) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Products. The node's A is [..., columns] and its result [..., rows]; if transposed, the other way round.
 
-enum class Product { kNBits, kNBitsGrad, kCodebook };
+enum class Product { kNBits, kNBitsGrad, kCodebook, kAdapted };
+
+// The product of low and up that AdaptedMatMulNBits adds: an adapter of low rank.
+struct Adapter {
+  static constexpr size_t kLow = 6, kUp = 7;  // inputs
+  int64_t rank, row, column;                  // up is [rank, columns of Y], with these strides
+
+  explicit Adapter(const NodeContext& c) {
+    const Shape& up = c.shape(kUp);
+    const bool turned = c.node().int_or("transUp", 0) != 0;
+    rank = up[turned ? 1 : 0], row = turned ? 1 : up[1], column = turned ? up[1] : 1;
+  }
+
+  static void check(const ShapeContext& c, const Shape& y) {
+    for (const size_t i : {kLow, kUp})
+      c.expect(c.dtype(i) == c.dtype(0), "the adapter must have the type of A, ", to_string(c.dtype(0)),
+               ", found ", to_string(c.dtype(i)));
+    c.expect(c.rank(kUp) == 2, "the adapter's second matrix must have two axes, found ",
+             to_string(c.shape(kUp)));
+    const Adapter adapter(c);
+    Shape low = y;
+    low.back() = adapter.rank;
+    c.expect(c.shape(kLow) == low && c.size(kUp) == adapter.rank * y.back(), "the adapter must be ",
+             to_string(low), " times a matrix with ", counted(y.back(), "column"), ", found ",
+             to_string(c.shape(kLow)), " and ", to_string(c.shape(kUp)));
+  }
+};
 
 template <Product P>
 bool is_transposed(const Node& node) {
   if constexpr (P == Product::kCodebook) return node.int_or("transB", 1) == 0;
+  if constexpr (P == Product::kAdapted) return node.int_or("transposed", 0) != 0;
   return P == Product::kNBitsGrad;
 }
 
@@ -102,6 +131,7 @@ void product_shape(ShapeContext& c) {
   c.expect(!y.empty() && y.back() == (transposed ? w.n : w.k), "the last axis of A must have size ",
            transposed ? w.n : w.k, ", found shape ", to_string(y));
   y.back() = transposed ? w.k : w.n;
+  if constexpr (P == Product::kAdapted) Adapter::check(c, y);
   c.output(0, c.dtype(0), std::move(y));
 }
 
@@ -115,15 +145,36 @@ std::optional<Kernel> packed_product(KernelContext& c) {
   if (c.dtype(0) != DType::kFloat || c.has_input(4) || m < kLeastCodedRows) return std::nullopt;
   const bool biased = transposed && c.has_input(5);
   const PackedSlots slots(c, kNBits, w);
-  const bool halves = lies_in_bf16(c, 0);
-  const StoredSlot a{c.in(0, halves ? bf16_row_major(c.shape(0)) : nullptr), halves};
+  const auto fetch = [&c](size_t i) {
+    const bool halves = lies_in_bf16(c, i);
+    return StoredSlot{c.in(i, halves ? bf16_row_major(c.shape(i)) : nullptr), halves};
+  };
+  const StoredSlot a = fetch(0);
+  std::optional<Adapter> adapter;
+  StoredSlot low, up;
+  if constexpr (P == Product::kAdapted)
+    adapter.emplace(c), low = fetch(Adapter::kLow), up = fetch(Adapter::kUp);
   const Slot bias = biased ? c.in(5) : Slot{};
   const bool narrow = c.wants_bf16(0), pairs = c.precision() == Precision::kBf16;
   const StoredSlot y{c.out(0, narrow ? bf16_row_major(c.out_shape(0)) : nullptr), narrow};
   return [=](const Frame& f) {
     const BlockCodes codes = slots.in(f);
     const MixedTerm of_columns{StoredInput(f.at_or_null<const float>(bias)), Bias::kRow};
-    coded_product({m, a.in(f), &codes, transposed, pairs, {&of_columns, bias.defined() ? 1u : 0u}, y.out(f)});
+    CodedProduct p{m, a.in(f), &codes, transposed, pairs, {&of_columns, bias.defined() ? 1u : 0u}, y.out(f)};
+    if (adapter)
+      p.added = {{low.in(f), adapter->rank, 1}, {up.in(f), adapter->row, adapter->column}, adapter->rank};
+    coded_product(p);
+  };
+}
+
+// Adds the adapter's product to the result [m, n] of a kernel.
+template <typename T>
+Kernel then_adapter(KernelContext& c, Kernel kernel, int64_t m, int64_t n, Slot y) {
+  return [=, kernel = std::move(kernel), adapter = Adapter(c), low = c.in(Adapter::kLow),
+          up = c.in(Adapter::kUp)](const Frame& f) {
+    kernel(f);
+    threaded_product<T>(m, n, adapter.rank, {f.at<const T>(low), adapter.rank, 1},
+                        {f.at<const T>(up), adapter.row, adapter.column}, T{1}, f.at<T>(y), n);
   };
 }
 
@@ -141,7 +192,7 @@ Kernel typed_product(KernelContext& c) {
   const int64_t m = c.size(0) / (transposed ? w.n : w.k), tiles = (w.n + kTile - 1) / kTile;
   const int64_t parts = transposed ? 1 : std::min<int64_t>(tiles, max_threads());
   const Slot scratch = c.scratch(static_cast<size_t>(parts * kTile * w.k) * sizeof(T));
-  return [=](const Frame& f) {
+  Kernel kernel = [=](const Frame& f) {
     if (groups_slot.defined()) check_indices(label, f.at<const int32_t>(groups_slot), w.k, w.blocks);
     const T* a = f.at<const T>(a_slot);
     const T* bias = f.at_or_null<const T>(bias_slot);
@@ -169,6 +220,9 @@ Kernel typed_product(KernelContext& c) {
       }
     });
   };
+  if constexpr (P == Product::kAdapted)
+    return then_adapter<T>(c, std::move(kernel), m, transposed ? w.k : w.n, y_slot);
+  return kernel;
 }
 
 template <Product P>
@@ -303,6 +357,13 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .rules = {.shape = product_shape<Product::kNBitsGrad>, .gradient = nbits_grad_gradient},
                   .traits = {.takes_bf16 = true, .operations = operations_of},
                   .kernels = {.cpu = product_kernel<Product::kNBitsGrad>}});
+ORTRAIN_OPERATOR({.domain = kSessionDomain,
+                  .type = "AdaptedMatMulNBits",
+                  .signature = "A, B, scales, zero_points?, g_idx?, bias?, low, up -> Y",
+                  .rules = {.shape = product_shape<Product::kAdapted>},
+                  .traits = {.takes_bf16 = true, .operations = operations_of},
+                  .kernels = {.cpu = product_kernel<Product::kAdapted>},
+                  .made_from = {"MatMulNBits"}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulBnb4",
                   .signature = "A, B, absmax -> Y",

@@ -410,9 +410,18 @@ void pack_right(const MixedProduct& p, const MixedFunctions& f, const Room& room
   pack(by_column ? StoredMatrix{values, 1, pitch} : StoredMatrix{values, pitch, 1});
 }
 
-// C = alpha A B for a block of results, `c_row` floats from one row of C to the next.
+// C = alpha A B plus the added product for a block of results, `c_row` floats from one row of C to the next.
 void multiply_block(const MixedProduct& p, const MixedFunctions& f, const Room& room, int64_t row, int64_t m,
                     int64_t column, int64_t n, float* c, int64_t c_row) {
+  // Multiplies columns [l, l + k) of A with the packed part of B.
+  const auto multiply = [&](const StoredMatrix& of, int64_t l, int64_t k, float alpha, bool add) {
+    for (int64_t i = 0; i < m; i += kLeftRows) {
+      const int64_t rows = std::min(kLeftRows, m - i);
+      const StoredMatrix a{of.values.from((row + i) * of.row + l * of.column), of.row, of.column};
+      const LeftBlock left = f.pack_left(a, rows, k, room.left);
+      f.multiply(rows, left, room.right, k, n, alpha, c + i * c_row, c_row, add);
+    }
+  };
   const int64_t depth = f.depth;
   for (int64_t l = 0; l < p.k; l += depth) {
     const int64_t k = std::min(depth, p.k - l);
@@ -420,12 +429,14 @@ void multiply_block(const MixedProduct& p, const MixedFunctions& f, const Room& 
     RightPart part{l, k, column, n}, next{l + k, std::min(depth, p.k - l - k), column, n};
     if (next.rows == 0) next = {0, std::min(depth, p.k), column + n, std::min(kColumns, p.n - column - n)};
     pack_right(p, f, room, part, next);
-    for (int64_t i = 0; i < m; i += kLeftRows) {
-      const int64_t rows = std::min(kLeftRows, m - i);
-      const StoredMatrix a{p.a.values.from((row + i) * p.a.row + l * p.a.column), p.a.row, p.a.column};
-      const LeftBlock left = f.pack_left(a, rows, k, room.left);
-      f.multiply(rows, left, room.right, k, n, p.alpha, c + i * c_row, c_row, l > 0);
-    }
+    multiply(p.a, l, k, p.alpha, l > 0);
+  }
+  const StoredMatrix& b = p.added.b;
+  for (int64_t l = 0; l < p.added.k; l += depth) {
+    const int64_t k = std::min(depth, p.added.k - l);
+    f.pack_right({b.values.from(l * b.row + column * b.column), b.row, b.column}, k, n, room.turned,
+                 room.right);
+    multiply(p.added.a, l, k, 1, true);
   }
 }
 
@@ -475,7 +486,7 @@ void coded_product(const CodedProduct& p) {
   const BlockCodes& w = *p.w;
   const int64_t n = p.transposed ? w.rows : w.columns, k = p.transposed ? w.columns : w.rows;
   mixed_product_by_columns(
-      {p.m, n, k, 1.0f, {p.a, k, 1}, {}, p.pairs, p.y, p.terms, p.w, p.transposed, p.take});
+      {p.m, n, k, 1.0f, {p.a, k, 1}, {}, p.pairs, p.y, p.terms, p.w, p.transposed, p.take, p.added});
 }
 
 }  // namespace ortrain

@@ -38,7 +38,13 @@ struct MixedTerm {
 inline constexpr int64_t kTakenColumns = 64;
 using TakeLine = std::function<void(int64_t row, int64_t column, int64_t n, const float* line)>;
 
-// Y = alpha A B with A [m, k], B [k, n], Y [m, n] row-major, and then the terms in their order.
+// A product that is added to another: A B with A [m, k], B [k, n].
+struct AddedProduct {
+  StoredMatrix a, b;
+  int64_t k = 0;  // 0: none
+};
+
+// Y = alpha A B with A [m, k], B [k, n], Y [m, n] row-major, plus `added`, and then the terms in their order.
 struct MixedProduct {
   int64_t m = 0, n = 0, k = 0;
   float alpha = 1;
@@ -49,6 +55,7 @@ struct MixedProduct {
   const BlockCodes* codes = nullptr;  // W, in place of b: B = W, or Wᵀ with codes_by_column
   bool codes_by_column = false;
   const TakeLine* take = nullptr;  // of results, in place of y
+  AddedProduct added = {};
 };
 
 // The rows [row, row_end) and columns [column, column_end) of Y on this thread. No bit of them depends on how
@@ -60,7 +67,7 @@ int64_t mixed_columns();
 // the number of threads.
 void mixed_product_by_columns(const MixedProduct& p);
 
-// Y [m, n] = A B of packed weights, and then the terms, on all threads. B is W, or Wᵀ if `transposed`; blocks
+// Y [m, n] = A B of packed weights, plus `added`, and then the terms, on all threads. B is W, or Wᵀ if `transposed`; blocks
 // of W are unpacked right before they are packed. A and Y are row-major.
 struct CodedProduct {
   int64_t m = 0;
@@ -70,6 +77,7 @@ struct CodedProduct {
   std::span<const MixedTerm> terms;
   StoredOutput y;
   const TakeLine* take = nullptr;  // of results, in place of y
+  AddedProduct added = {};
 };
 void coded_product(const CodedProduct& p);
 // The least m that it is meant for. Derived: unpacking a block of W and then packing it, which codes other

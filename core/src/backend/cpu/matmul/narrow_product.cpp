@@ -412,7 +412,7 @@ HWY_AFTER_NAMESPACE();
 namespace ortrain {
 
 bool narrow_product(const MixedProduct& p, int64_t row, int64_t row_end, int64_t column, int64_t column_end) {
-  if (!has_bf16_instructions() || !p.pairs || p.codes || p.take) return false;
+  if (!has_bf16_instructions() || !p.pairs || p.codes || p.take || p.added.k > 0) return false;
   return ORTRAIN_DISPATCH(Narrow)(p, {row, row_end, column, column_end});
 }
 
