@@ -5,7 +5,8 @@ core/src, and a source is one of its files or a group that includes such files (
 the build gains or loses an operator that the source names. Thus few sources are compiled again after a change of the list.
 
 For each source that asks, the script prints ``SOURCE|PLACE``, where PLACE is the folder of the header built_operators.h for
-this source. All other sources of the core include FOLDER/built_operators.h, which rejects every question.
+this source, or nothing if the build needs no code of the source: it defines optimizers, none of which the build has. All other
+sources of the core include FOLDER/built_operators.h, which rejects every question.
 
 A source names operators as texts, or as first arguments of macros. A source that takes the names from elsewhere contains the
 comment "Asks about every operator". If a source asks about an operator that it does not name, the compiler reports an error.
@@ -57,6 +58,12 @@ def named_in(text: str) -> set[str]:
     return names | {title.lower() for title in OPTIMIZER.findall(text)}
 
 
+def is_left_out(text: str, built: set[str]) -> bool:
+    """Return whether a source defines optimizers and nothing else, and none of them is built."""
+    titles = {title.lower() for title in OPTIMIZER.findall(text)}
+    return bool(titles) and not titles & built and "ORTRAIN_OPERATOR(" not in text
+
+
 def place_of(source: Path, folder: Path, root: Path) -> Path:
     """Return the folder for the header of a source: beside a group, and below ``folder`` for a file of the core."""
     if source.is_relative_to(root):
@@ -76,6 +83,9 @@ def main() -> None:
     write(given.folder / "built_operators.h", header((), ()))
     for source in given.sources:
         texts = texts_of(source, given.root)
+        if texts and all(is_left_out(text, {name for _, name in built}) for text in texts):
+            print(f"{source}|")
+            continue
         names = set().union(*map(named_in, texts))
         if any(ASKS_ABOUT_EVERY.search(text) for text in texts):
             text = header(built)

@@ -71,12 +71,28 @@ def test_a_new_operator_recompiles_its_sources_alone(build: Path, added: str, so
     assert configured(build, BASE) == before
 
 
+@needs_cmake
+def test_optimizers_that_a_build_has_not_are_not_compiled(build: Path) -> None:
+    def compiled(*optimizers: str) -> set[str]:
+        paths = configured(build, [*BASE, *optimizers])
+        return {Path(path).stem for path in paths if "/optimizer/rules/" in path}
+
+    # The code of adamw.cpp is also that of an operator.
+    assert compiled() == {"adamw", "sgd"}
+    # A source with two optimizers is compiled for one of them.
+    assert compiled("ortrain.Optimizer.amsgrad") == {"adam", "adamw", "sgd"}
+
+
 def run(folder: Path, sources: list[Path], operators: list[str]) -> dict[str, str]:
     """Return the headers of the sources that ask about operators, by the path of the source below core/src."""
     command = [sys.executable, SCRIPT, folder, CORE, "--sources", *sources, "--operators", *operators]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     pairs = (line.split("|") for line in lines)
-    return {str(Path(source).relative_to(CORE)): Path(place, HEADER).read_text() for source, place in pairs}
+    return {
+        str(Path(source).relative_to(CORE)): Path(place, HEADER).read_text()
+        for source, place in pairs
+        if place
+    }
 
 
 def test_every_operator_is_found_in_a_source(tmp_path: Path) -> None:
