@@ -175,3 +175,16 @@ def test_a_model_with_a_table_of_four_bits_is_trained_and_writes_text(folder, ru
     shutil.rmtree("artifacts")
     found, expected = trained_and_exported(run, "--adapter", "none")
     np.testing.assert_allclose(found, expected, atol=5e-6)
+
+
+def test_an_export_that_fails_leaves_the_file_that_was_there(folder, run):
+    artifacts.without_cache(DECODERS / "llama.onnx", folder / "small" / "model.onnx")
+    run("train", "small", "--data", "facts.jsonl", "--adapter", "lora", "--bits", "4")
+    export = ("export", "artifacts", "trained.onnx", "--adapters", "merged")
+    said = run(*export, status=1).err
+    assert "which is quantized; `requantized` merges into such weights" in said
+    assert not Path("trained.onnx").exists()
+    run(*export[:-1], "requantized")
+    before = Path("trained.onnx").read_bytes()
+    run(*export, status=1)
+    assert Path("trained.onnx").read_bytes() == before

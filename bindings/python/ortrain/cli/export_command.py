@@ -105,19 +105,18 @@ def _export(
     from ortrain import artifacts
 
     written, names = [model], trainer.outputs
-    if into is None:
+    if into is None and adapters == "inside":
         trainer.export(model)
-        if adapters != "inside":
-            _write(_with_adapters(model, adapters), model)
     else:
+        # MODEL is written last: an error leaves a file that was there before.
         with tempfile.TemporaryDirectory(prefix="ortrain-") as temporary:
-            exported = Path(temporary) / model.name
-            trainer.export(exported)
-            made = artifacts.with_weights_of(
-                language_models.base_of(trainer.folder, into, Path(temporary)), exported
-            )
-            names = [value.name for value in made.graph.output]
-            _write(made if adapters == "inside" else _with_adapters(made, adapters), model)
+            made: Path | onnx.ModelProto = Path(temporary) / model.name
+            trainer.export(made)
+            if into is not None:
+                base = language_models.base_of(trainer.folder, into, Path(temporary))
+                made = artifacts.with_weights_of(base, made)
+                names = [value.name for value in made.graph.output]
+            _write(_with_adapters(made, adapters), model)
     if adapters == "apart":
         file = model.with_suffix(".onnx_adapter")
         artifacts.write_onnx_adapter(trainer.state, file)
@@ -129,9 +128,12 @@ def _export(
 
 
 def _with_adapters(model: Path | onnx.ModelProto, adapters: str) -> onnx.ModelProto:
-    """Return a model with its adapters in its weights or as inputs."""
+    """Return a model with its adapters where `adapters` says."""
     from ortrain import artifacts
 
+    if adapters == "inside":
+        assert not isinstance(model, Path)
+        return model
     if adapters == "merged":
         return artifacts.merged(model)
     if adapters == "apart":
