@@ -497,11 +497,34 @@ def check_merged(form: Form, inside: onnx.ModelProto, x: Array, formula: Formula
         )
         with pytest.raises(ValueError, match=f"cannot merge the adapter of fc: .*{remedy}"):
             artifacts.merged(inside)
+        check_dequantized(form, inside, x, formula(rows))
         return
     together = artifacts.merged(inside)
     bound = 1e-3 if any(t.data_type == TensorProto.FLOAT16 for t in together.graph.initializer) else 1e-5
     close(run(together, x), formula(rows), bound)
     assert operators(together) == operators(form.model)
+
+
+#: Operators and types of weights that are quantized.
+QUANTIZED = {"DequantizeLinear", "GatherBlockQuantized", "MatMulBnb4", "MatMulNBits", "QuantizeLinear"}
+
+
+def check_dequantized(form: Form, inside: onnx.ModelProto, x: Array, expected: Array) -> None:
+    if "DynamicQuantizeMatMul" in operators(inside):
+        with pytest.raises(
+            ValueError, match="into float weights: it also quantizes its input; `requantized`"
+        ):
+            artifacts.merged(inside, dequantize=True)
+        return
+    together = artifacts.merged(inside, dequantize=True)
+    onnx.checker.check_model(together)
+    close(run(together, x), expected, 1e-4)
+    assert not set(operators(together)) & QUANTIZED - (
+        {"DequantizeLinear", "QuantizeLinear"} if form.rounds else set()
+    )
+    tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in together.graph.initializer}
+    assert not any("lora" in name and not name.endswith(".merged") for name in tensors)
+    assert sum(value.size for value in tensors.values() if value.ndim > 1) == INPUTS * OUTPUTS
 
 
 def operators(model: onnx.ModelProto) -> Counter[str]:
@@ -751,6 +774,9 @@ def test_quantized_kernels_with_groups_are_not_written_again(tmp_path: pathlib.P
         ValueError, match="cannot merge the adapter of fc into 'codes': its convolution has groups"
     ):
         artifacts.requantized(tmp_path / "inside.onnx")
+    together = artifacts.merged(tmp_path / "inside.onnx", dequantize=True)
+    close(run(together, x), run(onnx.load(tmp_path / "inside.onnx"), x), 1e-4)
+    assert "DequantizeLinear" not in operators(together)
 
 
 def test_a_network_of_convolutions_says_which_target_adapts_them(tmp_path: pathlib.Path) -> None:

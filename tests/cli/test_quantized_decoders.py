@@ -177,14 +177,25 @@ def test_a_model_with_a_table_of_four_bits_is_trained_and_writes_text(folder, ru
     np.testing.assert_allclose(found, expected, atol=5e-6)
 
 
-def test_an_export_that_fails_leaves_the_file_that_was_there(folder, run):
+def test_adapters_are_merged_into_weights_of_four_bits_or_not_at_all(folder, run):
     artifacts.without_cache(DECODERS / "llama.onnx", folder / "small" / "model.onnx")
     run("train", "small", "--data", "facts.jsonl", "--adapter", "lora", "--bits", "4")
     export = ("export", "artifacts", "trained.onnx", "--adapters", "merged")
     said = run(*export, status=1).err
-    assert "which is quantized; `requantized` merges into such weights" in said
+    assert "which is quantized; `requantized` merges into such weights, `dequantize` makes them float" in said
     assert not Path("trained.onnx").exists()
     run(*export[:-1], "requantized")
     before = Path("trained.onnx").read_bytes()
     run(*export, status=1)
     assert Path("trained.onnx").read_bytes() == before
+    # The same weights as float numbers.
+    run("export", "artifacts", "inside.onnx")
+    run(*export[:-1], "dequantized")
+    codes = [node.name for node in onnx.load("trained.onnx").graph.node if node.op_type == "MatMulNBits"]
+    assert codes == ["/lm_head/MatMul"]  # which has no adapter
+    feeds = feeds_of(onnxruntime.InferenceSession("inside.onnx"))
+    inside, merged = (
+        onnxruntime.InferenceSession(name).run(["logits"], feeds)[0]
+        for name in ("inside.onnx", "trained.onnx")
+    )
+    np.testing.assert_allclose(merged, inside, rtol=0, atol=1e-4 * np.abs(inside).max())

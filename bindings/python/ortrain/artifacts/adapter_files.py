@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ortrain import _graph
 from ortrain._files.reading import explained, open_file
 from ortrain._files.weights import array_of, load_with_weights_apart
 from ortrain._files.writing import write_files
-from ortrain._graph.initializers import add_initializer, free_name, remove_initializers
+from ortrain._graph.initializers import add_initializer, free_name, is_read, remove_initializers
 from ortrain._ortrain import OrtValue
 from ortrain.adapters import AdapterFormat
 from ortrain.api import CheckpointState
@@ -34,6 +34,7 @@ from ortrain.artifacts.graph.adapters import (
     sums_of,
 )
 from ortrain.artifacts.graph.coders import Parts
+from ortrain.artifacts.graph.dequantized import read_floats
 from ortrain.artifacts.graph.dora import UNIT, norms_of, squares_of, with_norms, without_groups
 from ortrain.artifacts.graph.fused import refuse, replace_nodes
 from ortrain.artifacts.graph.quantized import Quantization, QuantizedLayer
@@ -253,25 +254,43 @@ def with_adapter_inputs(model: onnx.ModelProto | StrPath) -> onnx.ModelProto:
     return changed
 
 
-def merged(model: onnx.ModelProto | StrPath) -> onnx.ModelProto:
+def merged(model: onnx.ModelProto | StrPath, dequantize: bool = False) -> onnx.ModelProto:
     """Return an exported model with its adapters added to its weights: the nodes, the size and the speed of the base.
 
     Only a convolution with groups has larger kernels then, without groups, because its adapter joins channels of all groups.
 
+    Parameters
+    ----------
+    model : onnx.ModelProto or path
+        An export of artifacts with ``adapter=LoRA(...)``.
+    dequantize : bool
+        Whether quantized weights with an adapter become float numbers, of the type of their scales: the exact sums, in 4 to 8
+        times the memory. :func:`requantized` keeps them quantized. Other weights stay as they are.
+
     Raises
     ------
     ValueError
-        When the model has no adapters, or weights with one are quantized; see :func:`requantized`.
+        When the model has no adapters, or weights with one are quantized and `dequantize` is False, or a layer with one
+        quantizes its input too.
     """
     changed, adapters = _loaded(model)
+    decoded: list[str] = []
     for layer, reader, delta in _products(changed, adapters):
         stored = _stored(changed, reader, layer)
-        if not stored.is_float:
+        if stored.is_float:
+            _merge(changed, stored, layer, delta)
+        elif dequantize:
+            _dequantize(changed, stored, layer, delta)
+            decoded += [node.output[0] for node in stored.copies]
+        else:
             can_requantize = _obstacle(stored, delta) is None
-            remedy = "; `requantized` merges into such weights" if can_requantize else ""
+            remedy = (
+                "; `requantized` merges into such weights, `dequantize` makes them float"
+                if can_requantize
+                else ""
+            )
             raise ValueError(_reason(layer, f"{stored.name!r}, which is quantized{remedy}"))
-        _merge(changed, stored, layer, delta)
-    _remove_adapters(changed, adapters)
+    _remove_adapters(changed, adapters, decoded)
     return changed
 
 
@@ -343,18 +362,41 @@ def _magnitude(model: onnx.ModelProto, layer: AdaptedLayer) -> Array | None:
 
 def _merge(model: onnx.ModelProto, stored: Stored, layer: AdaptedLayer, delta: Array) -> tuple[Array, Parts]:
     """Add a product to the weights of a layer; return the exact sum, and the tensors that now represent it."""
-    weight, factor = stored.values, stored.factor  # the layer multiplies its weights by the factor
-    if delta.size != weight.size:
+    if delta.size != stored.values.size:
         return _merge_without_groups(model, stored, layer, delta)
+    exact = _sum(model, stored, layer, delta)
+    parts = stored.parts_of(exact)
+    write_weights(model, stored, parts, _reads_of_the_base(model), _name_of_sum(layer))
+    return exact, parts
+
+
+def _dequantize(model: onnx.ModelProto, stored: Stored, layer: AdaptedLayer, delta: Array) -> None:
+    """Replace the quantized weights of a layer by float numbers, with a product added to them."""
+    if delta.size != stored.values.size:
+        _merge_without_groups(model, stored, layer, delta)
+        return
+    kind = np.float32 if stored.parts.scales is None else stored.parts.scales.dtype
+    exact = _sum(model, stored, layer, delta).astype(kind)
+    name = free_name(_name_of_sum(layer), _graph.names_in_use(model))
+    try:
+        add_initializer(model, name, read_floats(model, stored, exact, name))
+    except ValueError as found:
+        raise ValueError(
+            f"cannot merge the adapter of {layer.module} into float weights: {found}; `requantized` keeps the layer as it is"
+        ) from found
+
+
+def _name_of_sum(layer: AdaptedLayer) -> str:
+    return f"{layer.a.partition('.lora_')[0]}.merged"
+
+
+def _sum(model: onnx.ModelProto, stored: Stored, layer: AdaptedLayer, delta: Array) -> Array:
+    """Return the weights of a layer with a product added to them."""
+    weight, factor = stored.values, stored.factor  # the layer multiplies its weights by the factor
     change = (delta if stored.outputs == 0 else delta.T) / factor
     norms = _magnitude(model, layer)
-    exact = weight + change.reshape(weight.shape)
-    if norms is not None:
-        exact = with_norms(exact, stored.outputs, norms / abs(factor))
-    parts = stored.parts_of(exact)
-    apart = f"{layer.a.partition('.lora_')[0]}.merged"
-    write_weights(model, stored, parts, _reads_of_the_base(model), apart)
-    return exact, parts
+    exact: Array = weight + change.reshape(weight.shape)
+    return exact if norms is None else with_norms(exact, stored.outputs, norms / abs(factor))
 
 
 def _merge_without_groups(
@@ -375,7 +417,7 @@ def _merge_without_groups(
         )
         exact = exact * ratio.reshape(-1, *[1] * (weight.ndim - 1))
     parts = Parts(np.ascontiguousarray(exact, dtype=weight.dtype))
-    name = free_name(f"{layer.a.partition('.lora_')[0]}.merged", _graph.names_in_use(model))
+    name = free_name(_name_of_sum(layer), _graph.names_in_use(model))
     add_initializer(model, name, parts.codes)
     node.input[WEIGHTS[node.op_type]] = name
     next(attribute for attribute in node.attribute if attribute.name == "group").i = 1
@@ -419,8 +461,11 @@ def _product(layer: AdaptedLayer, a: Array, b: Array) -> Array:
     return np.asarray(b @ a)
 
 
-def _remove_adapters(model: onnx.ModelProto, adapters: Adapters) -> None:
-    """Remove the nodes and initializers of adapters. Results of layers get the names of the sums that are removed."""
+def _remove_adapters(model: onnx.ModelProto, adapters: Adapters, decoded: Sequence[str] = ()) -> None:
+    """Remove the nodes and initializers of adapters. Results of layers get the names of the sums that are removed.
+
+    Nodes that produce a value of `decoded` are removed too, if no other node reads the value.
+    """
     graph = model.graph
     sums = {
         node.input[0]: node.output[0] for node in graph.node if is_added(node) and "/lora/sum" in node.name
@@ -439,6 +484,11 @@ def _remove_adapters(model: onnx.ModelProto, adapters: Adapters) -> None:
     for node in kept:
         node.output[:] = [sums.get(name, name) for name in node.output]
     replace_nodes(graph, kept)
+    for name in decoded:  # a node comes before those whose results it reads
+        if not is_read(model, name):
+            makers = [i for i, node in enumerate(graph.node) if node.output[:1] == [name]]
+            for place in makers:  # at most one
+                del graph.node[place]
     refuse(model, adapters.fused)
     read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
     gone = [tensor.name for tensor in graph.initializer if tensor.name not in read]

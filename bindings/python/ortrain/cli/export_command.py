@@ -37,11 +37,12 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--adapters",
-    type=click.Choice(["inside", "merged", "requantized", "apart"]),
+    type=click.Choice(["inside", "merged", "requantized", "dequantized", "apart"]),
     default="inside",
     show_default=True,
     help="inside: adapters become nodes of MODEL; merged: they are added to its weights; requantized: they are added "
-    "to its quantized weights, which are quantized again; apart: they go into a file next to MODEL that ends in "
+    "to its quantized weights, which are quantized again; dequantized: they are added to its quantized weights, which become "
+    "float numbers; apart: they go into a file next to MODEL that ends in "
     ".onnx_adapter",
 )
 @click.option(
@@ -134,8 +135,8 @@ def _with_adapters(model: Path | onnx.ModelProto, adapters: str) -> onnx.ModelPr
     if adapters == "inside":
         assert not isinstance(model, Path)
         return model
-    if adapters == "merged":
-        return artifacts.merged(model)
+    if adapters in ("merged", "dequantized"):
+        return artifacts.merged(model, dequantize=adapters == "dequantized")
     if adapters == "apart":
         return artifacts.with_adapter_inputs(model)
     done = artifacts.requantized(model)

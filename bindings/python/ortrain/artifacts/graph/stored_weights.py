@@ -82,6 +82,12 @@ class Stored:
         return str(node.input[slot])
 
     @property
+    def decoder_of_results(self) -> onnx.NodeProto | None:
+        """The node that decodes what a look-up of codes returns; None if the layer itself returns numbers."""
+        readers = (node for node, _ in self.places if node.output[0] != self.layer.output[0])
+        return next(readers, None) if self.layer.op_type == "Gather" and not self.copies else None
+
+    @property
     def values(self) -> Array:
         """The numbers as the layer reads them."""
         return self.values_of(self.parts)
