@@ -107,10 +107,11 @@ class Fusion {
     for (const std::string& operand : sum.inputs) {
       const std::optional<size_t> quantized = maker_of(operand);
       if (!quantized || !is_quantized(graph_.nodes[*quantized])) continue;
-      for (size_t i = 0; i < sum.inputs.size(); ++i)
-        if (const std::optional<size_t> product = maker_of(sum.inputs[i]);
-            product && adapts(graph_.nodes[*product], graph_.nodes[*quantized]))
-          return Adapter{*quantized, *product, i};
+      for (size_t i = 0; i < sum.inputs.size(); ++i) {
+        const std::optional<size_t> product = maker_of(sum.inputs[i]);
+        if (!product) continue;
+        if (adapts(graph_.nodes[*product], graph_.nodes[*quantized])) return Adapter{*quantized, *product, i};
+      }
     }
     return std::nullopt;
   }

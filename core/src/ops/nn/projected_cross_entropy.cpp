@@ -14,8 +14,8 @@
 // while the scores are in the cache, and adds the product of these exponentials and W to the gradient. The
 // exponentials so far, and with them the gradient, are relative to a reference of each position; they are
 // scaled when a later score needs a larger one (Milakov and Gimelshein, "Online normalizer calculation for
-// softmax", 2018). So the exponentials of one block are all that memory holds, and quantized weights are
-// unpacked twice for each position. In mixed precision, products with packed weights multiply in bfloat16,
+// softmax", 2018). So memory holds the exponentials of one block alone, and quantized weights are unpacked
+// twice for hundreds of positions. In mixed precision, products with packed weights multiply in bfloat16,
 // and exponentials are rounded to bfloat16.
 #include <algorithm>
 #include <cmath>
@@ -383,12 +383,14 @@ struct WordBlock {
   }
 };
 
-// Positions that are computed together, and their words of a block. The number of words is an odd number of
-// groups, so that rows of exponentials do not all map to the same sets of a cache.
+// Positions that are computed together: those of equal parts.
 int64_t positions_at_a_time(int64_t places) {
   const int64_t parts = (places + tuning::kWordPositions - 1) / tuning::kWordPositions;
   return parts == 0 ? 0 : (places + parts - 1) / parts;
 }
+
+// The words of a block: as many as the memory for exponentials holds. They are an odd number of groups, so
+// that rows of exponentials do not all map to the same sets of a cache.
 int64_t words_at_a_time(int64_t positions, int64_t classes) {
   return std::min(classes, ((tuning::kWordScores / positions / kScoreGroup - 1) | 1) * kScoreGroup);
 }

@@ -67,8 +67,8 @@ int64_t mixed_columns();
 // the number of threads.
 void mixed_product_by_columns(const MixedProduct& p);
 
-// Y [m, n] = A B of packed weights, plus `added`, and then the terms, on all threads. B is W, or Wᵀ if `transposed`; blocks
-// of W are unpacked right before they are packed. A and Y are row-major.
+// Y [m, n] = A B of packed weights, plus `added`, and then the terms, on all threads. B is W, or Wᵀ if
+// `transposed`; blocks of W are unpacked right before they are packed. A and Y are row-major.
 struct CodedProduct {
   int64_t m = 0;
   StoredInput a;
