@@ -80,7 +80,8 @@ inline constexpr int64_t kMultiplications = 16;
 // x 1024 takes 1.14 and 64 x 512 x 2048 takes 1.34; 512 takes 0.97 to 1.02.
 inline constexpr int64_t kUnpackedRows = 256;
 // Positions of a language model that are multiplied with its vocabulary at a time, and scores that exist at a
-// time. Derived: 672 rows are the most for which a product packs the weights once.
+// time. Derived: 672 rows are the most for which a product packs the weights once. Measured for 151,936
+// words, 512 positions and weights of four bits, one thread: 2^17 to 2^22 scores take 0.98 to 1.02.
 inline constexpr int64_t kWordPositions = 672, kWordScores = 1 << 19;
 
 // Direct convolutions.
