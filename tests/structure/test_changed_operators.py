@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from configured import ROOT, configure
+from configured import ROOT, configure, core_commands, operators_header
 from ortrain import _ortrain
 
 CORE = ROOT / "core" / "src"
@@ -22,24 +19,15 @@ BASE = ["Gemm", "Relu", "com.microsoft.ReluGrad", "ortrain.Optimizer", "ortrain.
 needs_cmake = pytest.mark.skipif(not shutil.which("cmake"), reason="needs cmake")
 
 
-def header_of(command: list[str]) -> str:
-    """Return the text of the header with the operators, as a compiler with this command finds it."""
-    first = [word[2:] for word in command if word.startswith("-I")]
-    last = [folder for word, folder in itertools.pairwise(command) if word == "-isystem"]
-    return next(path.read_text() for folder in [*first, *last] if (path := Path(folder, HEADER)).is_file())
-
-
 def configured(folder: Path, operators: list[str]) -> dict[str, tuple[str, str, str]]:
     """Configure a release with these operators, and return what the object of each source of the core depends on."""
     configure(
         folder, "-DCMAKE_BUILD_TYPE=Release", f"-DORTRAIN_OPERATORS={';'.join(operators)}"
     ).check_returncode()
-    found = {}
-    for entry in json.loads((folder / "compile_commands.json").read_text()):
-        command = shlex.split(entry["command"])
-        if "/core.dir/" in entry["command"] and entry["file"].endswith(".cpp"):
-            found[entry["file"]] = (entry["command"], Path(entry["file"]).read_text(), header_of(command))
-    return found
+    return {
+        path: (command, Path(path).read_text(), operators_header(command))
+        for path, command in core_commands(folder).items()
+    }
 
 
 @pytest.fixture(scope="module")
