@@ -39,8 +39,13 @@ emulated() { PYTHONPATH=$site "${foreign[@]}" "$@" </dev/null 2>&1 | cat; }
 emulated -c 'import platform, ortrain
 print(f"wheel: Python {platform.python_version()}, {platform.system()} on {platform.machine()}, {ortrain.__file__}")'
 emulated tests/replay/with_package.py
+# Ctrl-C needs a console, which Wine creates if the standard input is a terminal.
+in_console() {
+  PYTHONPATH=$site "$python" -c 'import os, subprocess, sys
+sys.exit(subprocess.call(sys.argv[1:], stdin=os.openpty()[1]))' "${foreign[@]}" "$@" 2>&1 | cat
+}
 if [[ ${platforms[*]} == *win_amd64* ]]; then
-  for test in tests/windows/*.py; do emulated "$test"; done
+  for test in tests/windows/*.py; do in_console "$test"; done
 fi
 "$python" -c 'from tests.node_cases import node_cases; node_cases()'  # writes the file that is read below
 emulated -m tests.replay.operators

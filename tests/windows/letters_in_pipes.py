@@ -16,15 +16,16 @@ import ortrain
 CLASSES = "猫犬鳥"
 
 
+COMMAND = [sys.executable, "-m", "ortrain"]
+# In Wine, the given path may lack its drive.
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(ortrain.__file__).parents[1])}
+
+
 def call(folder: str, *arguments: str) -> str:
-    command = [sys.executable, "-m", "ortrain", *arguments]
-    path = {
-        "PYTHONPATH": str(Path(ortrain.__file__).parents[1])
-    }  # in Wine, the given path may lack its drive
     done = subprocess.run(
-        command,
+        [*COMMAND, *arguments],
         cwd=folder,
-        env=os.environ | path,
+        env=ENVIRONMENT,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,
