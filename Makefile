@@ -456,7 +456,8 @@ android: android-ndk setup ## Cross-compile libortrain.so for Android with ANDRO
 	cmake --install $(ANDROID) --prefix $(ANDROID)/package --strip
 
 # WASM_OPERATORS: models and operators, as in MODELS of `make small`; by default, the operators of two recorded runs, which
-# examples/digits_in_browser also uses. WASM_TYPE=Release optimizes.
+# examples/digits_in_browser also uses; if empty, all operators. WASM_FIXTURES='$(FIXTURES)' selects all recorded runs. WASM_TYPE=Release
+# optimizes.
 WASM_FIXTURES ?= mlp_adamw mlp_sgd_sched
 WASM_OPERATORS ?= $(foreach run,$(WASM_FIXTURES),$(wildcard tests/data/fixtures/$(run)/*_model.onnx))
 WASM_TYPE ?= Development
@@ -477,10 +478,12 @@ wasm: wasm-tools ## Build build/wasm/ortrain.wasm with few operators (docs/targe
 	cp -r bindings/javascript/*.mjs bindings/javascript/generated $(WASM)
 	@ls -l $(WASM)/ortrain.wasm
 
+# The tests of C and C++ need the operators of mlp_adamw. WASI cannot start threads.
 .PHONY: test-wasm
-test-wasm: wasm replay ## Replay the recorded runs in Node.js with the library for WebAssembly
-	cmake --build $(WASM) --target replay
+test-wasm: wasm replay ## Replay recorded runs and run the C and C++ tests in Node.js with the library for WebAssembly
+	cmake --build $(WASM) --target replay test_capi
 	$(RUN_WASI) $(WASM)/replay.wasm $(abspath tests/data/fixtures) $(abspath $(BUILD)/replay) $(WASM_FIXTURES)
+	$(RUN_WASI) $(WASM)/test_capi.wasm "~*thread*"
 	node tests/javascript/replay.mjs $(WASM) tests/data/fixtures $(BUILD)/replay $(WASM_FIXTURES)
 
 .PHONY: test-wasm-browser

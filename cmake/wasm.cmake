@@ -35,4 +35,10 @@ target_link_options(module PRIVATE -mexec-model=reactor -Wl,--export-table -Wl,-
 if(ORTRAIN_TESTS)
   add_executable(replay tests/replay/main.cpp tests/replay/replay.cpp)
   target_link_libraries(replay PRIVATE ortrain)
+  include(cmake/catch.cmake)
+  target_compile_definitions(catch_main PRIVATE CATCH_CONFIG_NO_POSIX_SIGNALS)  # WASI has no signals
+  file(GLOB CAPI_TESTS CONFIGURE_DEPENDS tests/capi/*.cpp)
+  add_executable(test_capi ${CAPI_TESTS})
+  target_link_libraries(test_capi PRIVATE ortrain catch_main)
+  target_compile_definitions(test_capi PRIVATE TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data" ORTRAIN_LEGACY=0)
 endif()

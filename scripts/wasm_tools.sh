@@ -37,9 +37,11 @@ program clang++ "$zig" clang --driver-mode=g++ --no-default-config -Wno-unused-c
 program wasm-ld "$zig" wasm-ld
 program ar "$zig" ar
 program ranlib "$zig" ranlib
-# A link to headers that do not depend on the machine. Their folder cannot be used, because it also contains the machine's C library.
+# Links to headers that do not depend on the machine. Their folder cannot be used, because it also contains the machine's C library.
 mkdir -p "$tools/include"
-if [ -e /usr/include/flatbuffers ]; then ln -sfn /usr/include/flatbuffers "$tools/include/flatbuffers"; fi
+for library in flatbuffers catch2; do
+  if [ -e "/usr/include/$library" ]; then ln -sfn "/usr/include/$library" "$tools/include/$library"; fi
+done
 
 # Highway 1.3: Debian 12's version 1.0 has no vectors of doubles for WebAssembly. NumPy's source distribution contains this version.
 # pip asks the build backend for the metadata of a source distribution; here a module of that name answers, so nothing is built.
