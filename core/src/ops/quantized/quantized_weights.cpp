@@ -73,12 +73,11 @@ Unpack<T> codebook_rows(KernelContext& c, const Weights& w) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Products. The node's A is [..., columns] and its result [..., rows]; if transposed, the other way round.
 
-bool has_codebook(const Node& node) { return node.op_type == "MatMulBnb4"; }
-bool is_adapted(const Node& node) { return node.op_type == "AdaptedMatMulNBits"; }
+enum class Product { kNBits, kNBitsGrad, kCodebook, kAdapted };
 
-bool is_transposed(const Node& node) {
-  if (has_codebook(node)) return node.int_or("transB", 1) == 0;
-  return is_adapted(node) ? node.int_or("transposed", 0) != 0 : node.op_type == "MatMulNBitsGrad";
+bool is_transposed(const Node& node, Product kind) {
+  if (kind == Product::kCodebook) return node.int_or("transB", 1) == 0;
+  return kind == Product::kAdapted ? node.int_or("transposed", 0) != 0 : kind == Product::kNBitsGrad;
 }
 
 // The product of low and up that AdaptedMatMulNBits adds: an adapter of low rank.
@@ -107,13 +106,13 @@ struct Adapter {
   }
 };
 
-void product_shape(ShapeContext& c) {
+void check_product(ShapeContext& c, Product kind) {
   const Weights w(c);
   if (!is_floating(c.dtype(0))) c.reject_dtype(0);
   c.expect(c.dtype(2) == c.dtype(0), "the scales must have the type of A, ", to_string(c.dtype(0)),
            ", found ", to_string(c.dtype(2)));
-  const bool transposed = is_transposed(c.node());
-  if (has_codebook(c.node())) {
+  const bool transposed = is_transposed(c.node(), kind);
+  if (kind == Product::kCodebook) {
     check_codebook(c, w);
   } else {
     c.expect(c.node().int_or("weight_prepacked", 0) == 0,
@@ -129,17 +128,17 @@ void product_shape(ShapeContext& c) {
   c.expect(!y.empty() && y.back() == (transposed ? w.n : w.k), "the last axis of A must have size ",
            transposed ? w.n : w.k, ", found shape ", to_string(y));
   y.back() = transposed ? w.k : w.n;
-  if (is_adapted(c.node())) Adapter::check(c, y);
+  if (kind == Product::kAdapted) Adapter::check(c, y);
   c.output(0, c.dtype(0), std::move(y));
 }
 
 // A kernel for products with so many rows that packing blocks of the weights pays off, in float or bfloat16;
 // nothing for other products.
-std::optional<Kernel> packed_product(KernelContext& c) {
+std::optional<Kernel> packed_product(KernelContext& c, Product kind) {
   const Weights w(c);
-  const bool transposed = !is_transposed(c.node());
+  const bool transposed = !is_transposed(c.node(), kind);
   const int64_t m = c.size(0) / (transposed ? w.k : w.n);
-  if (has_codebook(c.node()) || c.dtype(0) != DType::kFloat || c.has_input(4) || m < kLeastCodedRows)
+  if (kind == Product::kCodebook || c.dtype(0) != DType::kFloat || c.has_input(4) || m < kLeastCodedRows)
     return std::nullopt;
   const bool biased = transposed && c.has_input(5);
   const PackedSlots slots(c, kNBits, w);
@@ -150,7 +149,7 @@ std::optional<Kernel> packed_product(KernelContext& c) {
   const StoredSlot a = fetch(0);
   std::optional<Adapter> adapter;
   StoredSlot low, up;
-  if (is_adapted(c.node())) adapter.emplace(c), low = fetch(Adapter::kLow), up = fetch(Adapter::kUp);
+  if (kind == Product::kAdapted) adapter.emplace(c), low = fetch(Adapter::kLow), up = fetch(Adapter::kUp);
   const Slot bias = biased ? c.in(5) : Slot{};
   const bool narrow = c.wants_bf16(0), pairs = c.precision() == Precision::kBf16;
   const StoredSlot y{c.out(0, narrow ? bf16_row_major(c.out_shape(0)) : nullptr), narrow};
@@ -176,12 +175,12 @@ Kernel then_adapter(KernelContext& c, Kernel kernel, int64_t m, int64_t n, Slot 
 }
 
 template <typename T>
-Kernel typed_product(KernelContext& c) {
+Kernel typed_product(KernelContext& c, Product kind) {
   const Weights w(c);
   const Node& node = c.node();
-  const bool codebook = has_codebook(node);
+  const bool codebook = kind == Product::kCodebook;
   const Unpack<T> unpack = codebook ? codebook_rows<T>(c, w) : packed_rows<T>(c, kNBits, w);
-  const bool transposed = is_transposed(node);
+  const bool transposed = is_transposed(node, kind);
   const bool biased = !transposed && !codebook && c.has_input(5);
   const Slot a_slot = c.in(0), bias_slot = biased ? c.in(5) : Slot{}, y_slot = c.out(0);
   const Slot groups_slot = !codebook && c.has_input(4) ? c.in(4) : Slot{};
@@ -217,16 +216,26 @@ Kernel typed_product(KernelContext& c) {
       }
     });
   };
-  if (is_adapted(node)) return then_adapter<T>(c, std::move(kernel), m, transposed ? w.k : w.n, y_slot);
+  if (kind == Product::kAdapted)
+    return then_adapter<T>(c, std::move(kernel), m, transposed ? w.k : w.n, y_slot);
   return kernel;
 }
 
-Kernel product_kernel(KernelContext& c) {
-  if (std::optional<Kernel> packed = packed_product(c)) return *std::move(packed);
+Kernel make_product(KernelContext& c, Product kind) {
+  if (std::optional<Kernel> packed = packed_product(c, kind)) return *std::move(packed);
   Kernel kernel;
-  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = typed_product<decltype(zero)>(c); }))
+  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = typed_product<decltype(zero)>(c, kind); }))
     c.reject_dtype(0);
   return kernel;
+}
+
+template <Product P>
+void product_shape(ShapeContext& c) {
+  check_product(c, P);
+}
+template <Product P>
+Kernel product_kernel(KernelContext& c) {
+  return make_product(c, P);
 }
 
 void expect_frozen(GradientContext& g, size_t first, size_t last) {
@@ -259,7 +268,7 @@ void nbits_grad_gradient(GradientContext& g) {
 void codebook_gradient(GradientContext& g) {
   expect_frozen(g, 1, 2);
   Attributes attributes = g.node().attributes;
-  attributes["transB"] = int64_t{is_transposed(g.node())};
+  attributes["transB"] = int64_t{is_transposed(g.node(), Product::kCodebook)};
   g.set(0, g("MatMulBnb4", {g.dy(0), g.x(1), g.x(2)}, attributes, kMicrosoft));
 }
 
@@ -342,28 +351,28 @@ double operations_of(const Node&, std::span<const Shape* const> inputs, const Sh
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulNBits",
                   .signature = "A, B, scales, zero_points?, g_idx?, bias? -> Y",
-                  .rules = {.shape = product_shape, .gradient = nbits_gradient},
+                  .rules = {.shape = product_shape<Product::kNBits>, .gradient = nbits_gradient},
                   .traits = {.takes_bf16 = true, .operations = operations_of},
-                  .kernels = {.cpu = product_kernel}});
+                  .kernels = {.cpu = product_kernel<Product::kNBits>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulNBitsGrad",
                   .signature = "dY, B, scales, zero_points?, g_idx? -> dA",
-                  .rules = {.shape = product_shape, .gradient = nbits_grad_gradient},
+                  .rules = {.shape = product_shape<Product::kNBitsGrad>, .gradient = nbits_grad_gradient},
                   .traits = {.takes_bf16 = true, .operations = operations_of},
-                  .kernels = {.cpu = product_kernel}});
+                  .kernels = {.cpu = product_kernel<Product::kNBitsGrad>}});
 ORTRAIN_OPERATOR({.domain = kSessionDomain,
                   .type = "AdaptedMatMulNBits",
                   .signature = "A, B, scales, zero_points?, g_idx?, bias?, low, up -> Y",
-                  .rules = {.shape = product_shape},
+                  .rules = {.shape = product_shape<Product::kAdapted>},
                   .traits = {.takes_bf16 = true, .operations = operations_of},
-                  .kernels = {.cpu = product_kernel},
+                  .kernels = {.cpu = product_kernel<Product::kAdapted>},
                   .made_from = {"MatMulNBits"}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulBnb4",
                   .signature = "A, B, absmax -> Y",
-                  .rules = {.shape = product_shape, .gradient = codebook_gradient},
+                  .rules = {.shape = product_shape<Product::kCodebook>, .gradient = codebook_gradient},
                   .traits = {.operations = operations_of},
-                  .kernels = {.cpu = product_kernel}});
+                  .kernels = {.cpu = product_kernel<Product::kCodebook>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GatherBlockQuantized",
                   .signature = "data, indices, scales, zero_points? -> output",
