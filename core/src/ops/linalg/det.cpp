@@ -5,6 +5,8 @@
 // Both operators factorize with complete pivoting: P A Q = L U with unit lower L. Then det A = s Π U_ii, s
 // the sign of the permutations, and adj(A) = s Q adj(U) L⁻¹ P. The adjugate of a triangular matrix has a
 // closed form even if U is singular, so the gradient is correct there as well.
+//
+// Compiled for size: the matrices are small (CMakeLists.txt).
 #include <algorithm>
 #include <cmath>
 #include <numeric>

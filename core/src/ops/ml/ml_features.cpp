@@ -1,5 +1,7 @@
 // Operators of ai.onnx.ml that prepare features: ArrayFeatureExtractor, Binarizer, FeatureVectorizer,
 // Imputer, Normalizer, OneHotEncoder and Scaler.
+//
+// Compiled for size: features are few next to what models compute from them (CMakeLists.txt).
 #include <bit>
 #include <cmath>
 #include <cstring>

@@ -17,6 +17,8 @@
 // softmax", 2018). So memory holds the exponentials of one block alone, and quantized weights are unpacked
 // twice for hundreds of positions. In mixed precision, products with packed weights multiply in bfloat16,
 // and exponentials are rounded to bfloat16.
+//
+// Compiled for size: the loops over scores are functions of the backend (CMakeLists.txt).
 #include <algorithm>
 #include <cmath>
 #include <optional>

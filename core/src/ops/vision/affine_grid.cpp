@@ -1,5 +1,7 @@
 // AffineGrid: the point from which an affine map takes each pixel of an image, grid = theta [x, y, (z,) 1]ᵀ
 // over the pixels' coordinates, which run from -1 to 1; and AffineGridGrad (com.microsoft).
+//
+// Compiled for size: sampling at these points takes much longer (CMakeLists.txt).
 #include <memory>
 
 #include "op/standard_form.h"
