@@ -182,7 +182,7 @@ def test_adapters_are_merged_into_weights_of_four_bits_or_not_at_all(folder, run
     run("train", "small", "--data", "facts.jsonl", "--adapter", "lora", "--bits", "4")
     export = ("export", "artifacts", "trained.onnx", "--adapters", "merged")
     said = run(*export, status=1).err
-    assert "which is quantized; `requantized` merges into such weights, `dequantize` makes them float" in said
+    assert "`requantized` merges into such weights, and `dequantized` turns them into float numbers" in said
     assert not Path("trained.onnx").exists()
     run(*export[:-1], "requantized")
     before = Path("trained.onnx").read_bytes()

@@ -5,8 +5,8 @@
 //   Sum(MatMulNBitsGrad(A, W), MatMul(low, U), ...)  →  the same, with transposed = 1
 //
 // low is MatMul(A, D), perhaps times a scalar, with matrices D and U, so that both operands of the sum have
-// the same shape. A sum of two operands is replaced. Separate, the second product reads and writes all
-// results of the first, which takes longer than its few multiplications.
+// the same shape. A sum of two operands disappears. A separate node for the second product would read and
+// write all results of the first, which takes longer than its few multiplications.
 #include <optional>
 #include <unordered_map>
 

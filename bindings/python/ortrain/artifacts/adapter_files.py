@@ -265,7 +265,8 @@ def merged(model: onnx.ModelProto | StrPath, dequantize: bool = False) -> onnx.M
         An export of artifacts with ``adapter=LoRA(...)``.
     dequantize : bool
         Whether quantized weights with an adapter become float numbers, of the type of their scales: the exact sums, in 4 to 8
-        times the memory. :func:`requantized` keeps them quantized. Other weights stay as they are.
+        times the memory (``dequantized`` on the command line). :func:`requantized` keeps them quantized. Other weights stay as
+        they are.
 
     Raises
     ------
@@ -285,7 +286,7 @@ def merged(model: onnx.ModelProto | StrPath, dequantize: bool = False) -> onnx.M
         else:
             can_requantize = _obstacle(stored, delta) is None
             remedy = (
-                "; `requantized` merges into such weights, `dequantize` makes them float"
+                "; `requantized` merges into such weights, and `dequantized` turns them into float numbers"
                 if can_requantize
                 else ""
             )
@@ -487,7 +488,7 @@ def _remove_adapters(model: onnx.ModelProto, adapters: Adapters, decoded: Sequen
     for name in decoded:  # a node comes before those whose results it reads
         if not is_read(model, name):
             makers = [i for i, node in enumerate(graph.node) if node.output[:1] == [name]]
-            for place in makers:  # at most one
+            for place in makers:  # none if another layer read it, too, and it is gone
                 del graph.node[place]
     refuse(model, adapters.fused)
     read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
