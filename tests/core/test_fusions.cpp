@@ -54,6 +54,42 @@ Model layer_normalization(const Spelling& s) {
   return model;
 }
 
+enum class Inverse { kDiv, kReciprocal, kOneOver };
+
+struct RmsSpelling {
+  Inverse inverse = Inverse::kOneOver;
+  bool square_by_mul = false, swapped = false, casts = false;
+};
+
+Model rms_normalization(const RmsSpelling& s) {
+  const std::map<std::string, AttributeValue> to_float = {{"to", static_cast<int64_t>(DType::kFloat)}};
+  const std::string x = s.casts ? "wide" : "x", normal = s.casts ? "narrow" : "normal";
+  const auto two = [&](const char* type, const std::string& a, const std::string& b, const char* out) {
+    return s.swapped ? node(type, {b, a}, {out}) : node(type, {a, b}, {out});
+  };
+  std::vector<Node> nodes;
+  if (s.casts) nodes.push_back(node("Cast", {"x"}, {x}, to_float));
+  nodes.push_back(s.square_by_mul ? node("Mul", {x, x}, {"square"}) : node("Pow", {x, "two"}, {"square"}));
+  nodes.push_back(node("ReduceMean", {"square"}, {"mean"}, {{"axes", kLast}}));
+  nodes.push_back(two("Add", "mean", "eps", "sum"));
+  nodes.push_back(node("Sqrt", {"sum"}, {"root"}));
+  if (s.inverse == Inverse::kDiv) {
+    nodes.push_back(node("Div", {x, "root"}, {"normal"}));
+  } else {
+    nodes.push_back(s.inverse == Inverse::kReciprocal ? node("Reciprocal", {"root"}, {"inverse"})
+                                                      : node("Div", {"one", "root"}, {"inverse"}));
+    nodes.push_back(two("Mul", x, "inverse", "normal"));
+  }
+  if (s.casts) nodes.push_back(node("Cast", {"normal"}, {"narrow"}, to_float));
+  nodes.push_back(two("Mul", "scale", normal, "y"));
+  Model model = model_of(std::move(nodes), 14);
+  model.graph.add_initializer("one", Tensor::scalar<float>(1));
+  model.graph.add_initializer("two", Tensor::scalar<float>(2));
+  model.graph.add_initializer("eps", Tensor::scalar<float>(1e-5f));
+  model.graph.add_initializer("scale", Tensor::of<float>({1, 2, 3, 4}));
+  return model;
+}
+
 // Each builds Gelu from h = erf(x / √2) + 1.
 Model gelu(int spelling, float half = 0.5f) {
   std::vector<Node> nodes = {
@@ -142,6 +178,60 @@ TEST_CASE("What only looks like layer normalization stays as it is") {
   });
   stays([](Model& m) { m.graph.initializers["scale"] = Tensor::scalar<float>(2); });
   stays([](Model& m) { m.graph.initializers["bias"] = Tensor::of<float>({1}); });
+}
+
+TEST_CASE("Root mean square normalization becomes one node in every spelling") {
+  for (const Inverse inverse : {Inverse::kDiv, Inverse::kReciprocal, Inverse::kOneOver})
+    for (int form = 0; form < 8; ++form) {
+      const Model model = rms_normalization({.inverse = inverse,
+                                             .square_by_mul = form % 2 == 1,
+                                             .swapped = form / 2 % 2 == 1,
+                                             .casts = form / 4 == 1});
+      Model one = fused(model);
+      run_passes(one, PassPhase::kSession, {});
+      INFO(static_cast<int>(inverse) << ", " << form);
+      CHECK(types(one) == Strings{"SimplifiedLayerNormalization"});
+      CHECK(one.graph.nodes[0].inputs == Strings{"x", "scale"});
+      CHECK(one.graph.nodes[0].outputs == Strings{"y"});
+      CHECK(one.graph.nodes[0].int_or("axis", 0) == -1);
+      CHECK(one.graph.nodes[0].float_or("epsilon", 0) == Catch::Approx(1e-5));
+      check_same_numbers(model, one);
+    }
+}
+
+TEST_CASE("RMSNormalization becomes the node that has an output for its statistics") {
+  Model model = model_of({node("RMSNormalization", {"x", "scale"}, {"y"}, {{"epsilon", 1e-3f}})}, 23);
+  model.graph.add_initializer("scale", Tensor::of<float>({1, 2, 3, 4}));
+  const Model one = fused(model);
+  CHECK(types(one) == Strings{"SimplifiedLayerNormalization"});
+  check_same_numbers(model, one);
+}
+
+TEST_CASE("What only looks like root mean square normalization stays as it is") {
+  const auto stays = [](const RmsSpelling& spelling, const std::function<void(Model&)>& change) {
+    Model model = rms_normalization(spelling);
+    change(model);
+    const Strings before = types(model);
+    CHECK(types(fused(model)) == before);
+  };
+  const RmsSpelling reciprocal{.inverse = Inverse::kReciprocal}, quotient{.inverse = Inverse::kDiv};
+  for (const char* inner : {"square", "mean", "root", "inverse", "normal"})
+    stays(reciprocal, [&](Model& m) {
+      m.graph.outputs.push_back(ValueInfo{inner, DType::kFloat, std::nullopt});
+    });
+  // Another numerator or power, not the trailing axis, scales of other shapes.
+  stays({}, [](Model& m) { m.graph.initializers["one"] = Tensor::scalar<float>(2); });
+  stays({}, [](Model& m) { m.graph.initializers["two"] = Tensor::scalar<float>(3); });
+  stays({}, [](Model& m) { m.graph.nodes[1].attributes["axes"] = std::vector<int64_t>{0}; });
+  stays(quotient, [](Model& m) { m.graph.initializers["scale"] = Tensor::scalar<float>(2); });
+  // The deviation of one value divides another.
+  stays(quotient, [](Model& m) { m.graph.nodes[4].inputs[0] = "scale"; });
+  // A Cast that rounds.
+  stays({.casts = true}, [](Model& m) {
+    const auto half = static_cast<int64_t>(DType::kFloat16);
+    m.graph.nodes[7].attributes["to"] = half;
+    m.graph.initializers["scale"] = Tensor(DType::kFloat16, {4});
+  });
 }
 
 TEST_CASE("Gelu becomes one node in every spelling") {

@@ -34,6 +34,12 @@ using FirstOutput = std::function<std::string(size_t o)>;
 // A name with this prefix that no value of the model uses.
 using UniqueName = std::function<std::string(const std::string& base)>;
 
+// Arithmetic operations of a run: those of matrix products and convolutions, which can multiply in bfloat16,
+// and others.
+struct Operations {
+  double products = 0, others = 0;
+};
+
 struct Traits {
   // The derivative is zero or meaningless, and gradients stop here as expected (Shape, Equal).
   bool stops_gradient = false;
@@ -69,9 +75,9 @@ struct Traits {
   // The positions of the inputs that one position of output 0 needs (op/positions.h). Without this rule, all
   // positions are computed together.
   PositionRule positions = nullptr;
-  // Arithmetic operations of a run, from the shapes of inputs (null where left out) and of output 0. Without
-  // this, a few per element of output 0 are assumed.
-  double (*operations)(const Node& node, std::span<const Shape* const> inputs, const Shape& output) = nullptr;
+  // The operations of a run, from the shapes of inputs (null where left out) and of output 0. Without this, a
+  // few per element of output 0 are assumed.
+  Operations (*operations)(const Node& node, std::span<const Shape* const> inputs, const Shape& output) = nullptr;
   // A node that recomputes output 0 of the given node, if running the same node again would give another
   // result (random numbers, updated state). Nothing if there is none.
   std::optional<Node> (*repeat)(const Node& node, const FirstOutput& first) = nullptr;

@@ -7,7 +7,8 @@ namespace ortrain::cost {
 
 inline constexpr double kCallSeconds = 2e-6;           // of a kernel that does no work
 inline constexpr double kBytesPerSecond = 20e9;        // that it reads and writes, most of them from caches
-inline constexpr double kOperationsPerSecond = 100e9;  // in products and convolutions
+inline constexpr double kOperationsPerSecond = 100e9;  // of products and convolutions
+inline constexpr double kBf16Speedup = 2;              // of them with instructions for bfloat16
 // Arithmetic operations per element of output 0, for operators that do not state their own
 // (Traits::operations).
 inline constexpr double kOperationsPerElement = 8;

@@ -830,7 +830,8 @@ void Compiler::compile(const std::vector<Node>& nodes) {
 
 // Roughly how long a node takes, for recomputation: the data it moves at one speed, plus the arithmetic it
 // does at another.
-double seconds_of(const Node& node, const std::unordered_map<std::string, const Value*>& values) {
+double seconds_of(const Node& node, const std::unordered_map<std::string, const Value*>& values,
+                  Precision precision) {
   const auto find = [&](const std::vector<std::string>& names, size_t i) -> const Value* {
     const auto at = i < names.size() ? values.find(names[i]) : values.end();
     return at == values.end() ? nullptr : at->second;
@@ -842,7 +843,7 @@ double seconds_of(const Node& node, const std::unordered_map<std::string, const 
       if (const Value* v = find(*names, i))
         bytes += static_cast<double>(bytes_of(v->dtype, element_count(v->shape)));
   const Value* made = find(node.outputs, 0);
-  double operations = cost::kOperationsPerElement * elements(made);
+  Operations operations{.others = cost::kOperationsPerElement * elements(made)};
   const Operator* op = find_operator(node.domain, node.op_type);
   if (made && op && op->traits.operations) {
     std::vector<const Shape*> shapes;
@@ -852,10 +853,12 @@ double seconds_of(const Node& node, const std::unordered_map<std::string, const 
     }
     operations = op->traits.operations(node, shapes, made->shape);
   }
-  return cost::kCallSeconds + bytes / cost::kBytesPerSecond + operations / cost::kOperationsPerSecond;
+  if (precision == Precision::kBf16) operations.products /= cost::kBf16Speedup;
+  return cost::kCallSeconds + bytes / cost::kBytesPerSecond +
+         (operations.products + operations.others) / cost::kOperationsPerSecond;
 }
 
-Footprint footprint_of(const Program::Impl& program) {
+Footprint footprint_of(const Program::Impl& program, Precision precision) {
   Footprint footprint;
   footprint.live = program.memory.live;
   footprint.nodes.resize(program.graph.nodes.size());
@@ -885,7 +888,7 @@ Footprint footprint_of(const Program::Impl& program) {
       if (!runs[i] && k == 0) cost.alias = true;
     }
     cost.folded = !runs[i] && made != values.end() && made->second->constant;
-    if (!cost.folded && !cost.alias) cost.seconds = seconds_of(node, values);
+    if (!cost.folded && !cost.alias) cost.seconds = seconds_of(node, values, precision);
   }
   // Scratch memory, and values in other layouts, which are mostly produced for one node.
   for (size_t k = 0; k < program.storages.size(); ++k) {
@@ -911,17 +914,16 @@ std::unique_ptr<Program::Impl> compile(const ProgramRequest& request, const std:
   return program;
 }
 
-// A program for the same outputs within the memory budget, which `whole` exceeds. The memory of each choice
-// of values to drop is first estimated, then found by compiling; the target of the estimate is adjusted until
-// the result fits.
-std::unique_ptr<Program::Impl> compile_within_budget(const ProgramRequest& request,
-                                                     const Program::Impl& whole) {
+// A program for the same outputs within `bytes`, which `whole` exceeds; nothing if none was found. The memory
+// of each choice of values to drop is first estimated, then found by compiling; the target of the estimate is
+// adjusted until the result fits.
+std::unique_ptr<Program::Impl> compile_within(const ProgramRequest& request, Recomputation& recomputation,
+                                              size_t bytes, size_t whole) {
   constexpr int kAttempts = 5;
-  constexpr double kCloseEnough = 0.97, kStep = 0.9;
-  Recomputation recomputation(whole.graph.nodes, request.outputs, footprint_of(whole));
-  const auto budget = static_cast<double>(request.memory_budget);
+  constexpr double kCloseEnough = 0.97;
+  const auto budget = static_cast<double>(bytes);
   std::unique_ptr<Program::Impl> best;
-  double target = budget, fits = 0, too_much = static_cast<double>(whole.memory.arena);
+  double target = budget, fits = 0, too_much = static_cast<double>(whole);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const auto nodes = recomputation.fit(static_cast<size_t>(target));
     if (!nodes) break;
@@ -937,12 +939,21 @@ std::unique_ptr<Program::Impl> compile_within_budget(const ProgramRequest& reque
     target *= budget / arena;
     if (target <= fits || target >= too_much) target = (fits + too_much) / 2;
   }
-  if (best) return best;
+  return best;
+}
+
+// The same within the memory budget of the request.
+std::unique_ptr<Program::Impl> compile_within_budget(const ProgramRequest& request,
+                                                     const Program::Impl& whole) {
+  constexpr double kStep = 0.9;
+  Recomputation recomputation(whole.graph.nodes, request.outputs, footprint_of(whole, request.precision));
+  if (auto best = compile_within(request, recomputation, request.memory_budget, whole.memory.arena))
+    return best;
   // Tries choices from the whole memory down to the smallest choice, and returns the first that fits. If none
   // fits, the error names the least memory that was found.
   size_t least = whole.memory.arena;
   int failures = 0;
-  for (target = static_cast<double>(whole.memory.arena); failures < 3; target *= kStep) {
+  for (auto target = static_cast<double>(whole.memory.arena); failures < 3; target *= kStep) {
     const auto nodes = recomputation.fit(static_cast<size_t>(target));
     failures = nodes ? 0 : failures + 1;
     if (!nodes) continue;
@@ -971,7 +982,7 @@ std::unique_ptr<Program::Impl> compile_slower(const ProgramRequest& request, Rec
     whole.reset();
     auto tried = compile(request, *chosen);
     if (tried->memory.arena >= arena) break;
-    const double more = seconds_of(footprint_of(*tried)) - seconds;
+    const double more = seconds_of(footprint_of(*tried, request.precision)) - seconds;
     if (more <= longest) return tried;
     estimate *= longest / more;
   }
@@ -979,22 +990,25 @@ std::unique_ptr<Program::Impl> compile_slower(const ProgramRequest& request, Rec
 }
 
 // A program for the same outputs in less memory, or `whole` itself: the least memory that costs at most about
-// a sixteenth more time, or an eighth if less would save nothing or leave much memory in use. Beyond the
-// sixteenth, mostly products are computed again.
+// a sixteenth more time. If that saves nothing or leaves much memory in use, an eighth, but no more than it
+// takes to leave less: beyond the sixteenth, mostly products are computed again.
 std::unique_ptr<Program::Impl> compile_in_less(const ProgramRequest& request,
                                                std::unique_ptr<Program::Impl> whole) {
-  constexpr std::array kMoreTime = {0.06, 0.12};
-  constexpr size_t kMuch = size_t{440} << 20;
-  const Footprint footprint = footprint_of(*whole);
+  constexpr double kLittleTime = 0.06, kMoreTime = 0.12;
+  constexpr size_t kMuch = size_t{400} << 20;
+  const Footprint footprint = footprint_of(*whole, request.precision);
   const double seconds = seconds_of(footprint);
   const size_t arena = whole->memory.arena;
   std::vector<Node> nodes = std::move(whole->graph.nodes);
   Recomputation recomputation(nodes, request.outputs, footprint);
-  std::unique_ptr<Program::Impl> best;
-  for (const double more : kMoreTime) {
-    auto tried = compile_slower(request, recomputation, seconds, more * seconds, arena, whole);
-    if (tried) best = std::move(tried);
-    if (best && best->memory.arena <= kMuch) break;
+  const auto slower = [&](double more) {
+    return compile_slower(request, recomputation, seconds, more * seconds, arena, whole);
+  };
+  auto best = slower(kLittleTime);
+  if (!best || best->memory.arena > kMuch) {
+    if (auto tried = slower(kMoreTime)) best = std::move(tried);
+    if (best && arena > kMuch && best->memory.arena < kMuch)
+      if (auto larger = compile_within(request, recomputation, kMuch, arena)) best = std::move(larger);
   }
   if (best) return best;
   if (!whole) return compile(request, nodes);

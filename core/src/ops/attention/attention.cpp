@@ -150,32 +150,37 @@ Names split_past(GradientContext& g, Name gradient, Name past) {
 
 namespace {
 
-// For each query and key, one multiplication and one addition per element of the query, and as many per
-// element of the result; half of that if a query sees only the keys before it. `first` is the index of input
-// Q. An attribute may permute an operand (FusedAttention).
-double forward_operations(const Node& node, std::span<const Shape* const> inputs, size_t first,
-                          const Shape& result) {
-  if (inputs.size() < first + 2 || !inputs[first] || !inputs[first + 1]) return 0;
-  const Shape& k = *inputs[first + 1];
-  if (k.size() < 3) return 0;
+// For each query and key, one multiplication and one addition per element of the query, as many per element
+// of the result, and an exponential; half of that if a query sees only the keys before it. `first` is the
+// index of input Q. An attribute may permute an operand (FusedAttention).
+Operations forward_operations(const Node& node, std::span<const Shape* const> inputs, size_t first,
+                              const Shape& result) {
+  constexpr double kPerScore = 100;  // measured: an exponential takes as long as this many operations
+  if (inputs.size() < first + 2 || !inputs[first] || !inputs[first + 1]) return {};
+  const Shape &q = *inputs[first], &k = *inputs[first + 1];
+  if (k.size() < 3 || q.empty()) return {};
   const std::vector<int64_t> order = node.ints_or("k_order", {});
   const size_t plain = k.size() - 2;
   const auto rows = order.size() == k.size() ? static_cast<size_t>(order[plain]) : plain;
-  if (rows >= k.size()) return 0;
-  const auto numbers = static_cast<double>(element_count(*inputs[first]) + element_count(result));
-  const double seen = node.int_or("is_causal", 0) != 0 ? 0.5 : 1;
-  return 2 * seen * numbers * static_cast<double>(k[rows]);
+  if (rows >= k.size()) return {};
+  const int64_t heads = q.size() == 3 ? std::max<int64_t>(node.int_or("q_num_heads", 1), 1) : 1;
+  const auto size = static_cast<double>(std::max<int64_t>(q.back() / heads, 1));
+  const double seen = (node.int_or("is_causal", 0) != 0 ? 0.5 : 1) * static_cast<double>(k[rows]);
+  const auto of_q = static_cast<double>(element_count(q)),
+             of_result = static_cast<double>(element_count(result));
+  return {2 * seen * (of_q + of_result), kPerScore * seen * of_q / size};
 }
 
-double operations_of(const Node& node, std::span<const Shape* const> inputs, const Shape& result) {
+Operations operations_of(const Node& node, std::span<const Shape* const> inputs, const Shape& result) {
   return forward_operations(node, inputs, 0, result);
 }
 
 // The gradient computes five products where the forward pass computes two: the scores again, and two
 // gradients for each of the two products.
-double gradient_operations_of(const Node& node, std::span<const Shape* const> inputs, const Shape&) {
-  if (inputs.empty() || !inputs[0]) return 0;
-  return 2.5 * forward_operations(node, inputs, 1, *inputs[0]);
+Operations gradient_operations_of(const Node& node, std::span<const Shape* const> inputs, const Shape&) {
+  if (inputs.empty() || !inputs[0]) return {};
+  const Operations forward = forward_operations(node, inputs, 1, *inputs[0]);
+  return {2.5 * forward.products, 2 * forward.others};
 }
 
 // ---------------------------------------------------------------------------------------------------------

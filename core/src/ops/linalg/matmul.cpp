@@ -260,12 +260,12 @@ std::optional<InputPositions> gemm_positions(const PositionQuery& q) {
 }
 
 // For each element of Y, one multiplication and one addition per element of a row of A.
-double product_operations(const Node& node, std::span<const Shape* const> inputs, const Shape& y) {
-  if (inputs.empty() || !inputs[0] || inputs[0]->empty()) return 0;
+Operations product_operations(const Node& node, std::span<const Shape* const> inputs, const Shape& y) {
+  if (inputs.empty() || !inputs[0] || inputs[0]->empty()) return {};
   const Shape& a = *inputs[0];
   const bool transposed = a.size() > 1 && node.int_or("transA", 0) != 0;
-  return 2 * static_cast<double>(element_count(y)) *
-         static_cast<double>(a[transposed ? a.size() - 2 : a.size() - 1]);
+  return {2 * static_cast<double>(element_count(y)) *
+          static_cast<double>(a[transposed ? a.size() - 2 : a.size() - 1])};
 }
 
 // The rule does not cover FusedProduct with a factor, by which the sum is multiplied.

@@ -104,11 +104,11 @@ void fused_conv_gradient(GradientContext& g) {
 void conv_grad_gradient(GradientContext& g) { product_grad_gradient(g, "Conv", "ConvGrad"); }
 
 // For each element of Y, one multiplication and one addition per weight of a filter.
-double convolution_operations(const Node&, std::span<const Shape* const> inputs, const Shape& y) {
-  if (inputs.size() < 2 || !inputs[1] || inputs[1]->empty() || (*inputs[1])[0] == 0) return 0;
+Operations convolution_operations(const Node&, std::span<const Shape* const> inputs, const Shape& y) {
+  if (inputs.size() < 2 || !inputs[1] || inputs[1]->empty() || (*inputs[1])[0] == 0) return {};
   const Shape& w = *inputs[1];
-  return 2 * static_cast<double>(element_count(y)) * static_cast<double>(element_count(w)) /
-         static_cast<double>(w[0]);
+  return {2 * static_cast<double>(element_count(y)) * static_cast<double>(element_count(w)) /
+          static_cast<double>(w[0])};
 }
 
 // An element of dW is a sum over the positions of Y, each of which has its own element of X or padding.

@@ -549,20 +549,20 @@ Kernel kernel(KernelContext& c) {
 
 // For each class, one multiplication and one addition per hidden number; the gradient takes as many. Packed
 // weights are unpacked for each part.
-double operations_of(const Node& node, std::span<const Shape* const> inputs, const Shape&) {
-  if (inputs.size() <= kWeights || !inputs[kHidden] || !inputs[kWeights]) return 0;
+Operations operations_of(const Node& node, std::span<const Shape* const> inputs, const Shape&) {
+  if (inputs.size() <= kWeights || !inputs[kHidden] || !inputs[kWeights]) return {};
   const Shape& w = *inputs[kWeights];
-  if (w.size() < 2) return 0;
+  if (w.size() < 2) return {};
   const int64_t of_matrix = node.int_or("transB", 0) ? w[0] : w[1];
   const int64_t classes = node.int_or("N", of_matrix);  // of packed weights
   const Shape& hidden = *inputs[kHidden];
-  if (hidden.empty()) return 0;
+  if (hidden.empty()) return {};
   int64_t rows = element_count(hidden, 0, hidden.size() - 1);
   if (node.has_input(kScales))
     rows += kUnpackingRows * ((rows + tuning::kWordPositions - 1) / tuning::kWordPositions);
   const double once =
       2 * static_cast<double>(rows) * static_cast<double>(hidden.back()) * static_cast<double>(classes);
-  return node.outputs.size() > 1 ? 2 * once : once;
+  return {node.outputs.size() > 1 ? 2 * once : once};
 }
 
 ORTRAIN_OPERATOR({.domain = kSessionDomain,

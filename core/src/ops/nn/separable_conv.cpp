@@ -22,10 +22,10 @@ void separable_conv_shape(ShapeContext& c) {
 }
 
 // One multiplication and one addition for each weight that an element of a result reads.
-double separable_operations(const Node&, std::span<const Shape* const> inputs, const Shape& y) {
-  if (inputs.size() <= kSeparableMiddle || !inputs[0] || !inputs[kSeparableMiddle]) return 0;
+Operations separable_operations(const Node&, std::span<const Shape* const> inputs, const Shape& y) {
+  if (inputs.size() <= kSeparableMiddle || !inputs[0] || !inputs[kSeparableMiddle]) return {};
   const Shape &x = *inputs[0], &w = *inputs[kSeparableMiddle];
-  if (x.size() != 4 || w.size() != 4 || y.size() != 4) return 0;
+  if (x.size() != 4 || w.size() != 4 || y.size() != 4) return {};
   const double read = static_cast<double>(x[0]) * static_cast<double>(x[2]) * static_cast<double>(x[3]),
                written = static_cast<double>(y[0]) * static_cast<double>(y[2]) * static_cast<double>(y[3]);
   const double channels = static_cast<double>(w[0]);
@@ -33,7 +33,7 @@ double separable_operations(const Node&, std::span<const Shape* const> inputs, c
   if (inputs[kSeparableFirst]) sums += read * channels * static_cast<double>(x[1]);
   if (inputs.size() > kSeparableLast && inputs[kSeparableLast])
     sums += written * channels * static_cast<double>(y[1]);
-  return 2 * sums;
+  return {2 * sums};
 }
 
 ORTRAIN_OPERATOR({.domain = kSessionDomain,

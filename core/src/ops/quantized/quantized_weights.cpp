@@ -341,11 +341,11 @@ Kernel gather_kernel(KernelContext& c) {
 
 // For each element of the product, one multiplication and one addition per element of a row of input 0, and
 // the operations that unpack the weights.
-double operations_of(const Node&, std::span<const Shape* const> inputs, const Shape& product) {
-  if (inputs.empty() || !inputs[0] || inputs[0]->empty() || product.empty()) return 0;
+Operations operations_of(const Node&, std::span<const Shape* const> inputs, const Shape& product) {
+  if (inputs.empty() || !inputs[0] || inputs[0]->empty() || product.empty()) return {};
   const int64_t rows = element_count(product, 0, product.size() - 1) + kUnpackingRows;
-  return 2 * static_cast<double>(rows) * static_cast<double>(product.back()) *
-         static_cast<double>(inputs[0]->back());
+  return {2 * static_cast<double>(rows) * static_cast<double>(product.back()) *
+          static_cast<double>(inputs[0]->back())};
 }
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
