@@ -55,8 +55,8 @@ void gradient(GradientContext& g) {
         g("ScatterElements", {zeros, g.unsqueeze(index, {1}), g.unsqueeze(d, {1})}, {{"axis", int64_t{1}}}));
 }
 
-double operations(const Node&, std::span<const Shape* const> inputs, const Shape&) {
-  return inputs[0] ? 2 * static_cast<double>(element_count(*inputs[0])) : 0;
+Operations operations(const Node&, std::span<const Shape* const> inputs, const Shape&) {
+  return {.others = inputs[0] ? 2 * static_cast<double>(element_count(*inputs[0])) : 0};
 }
 
 std::optional<InputPositions> positions(const PositionQuery& q) { return InputPositions{{q.axis}}; }

@@ -62,7 +62,7 @@ struct RmsSpelling {
 };
 
 Model rms_normalization(const RmsSpelling& s) {
-  const std::map<std::string, AttributeValue> to_float = {{"to", static_cast<int64_t>(DType::kFloat)}};
+  const Attributes to_float = {{"to", static_cast<int64_t>(DType::kFloat)}};
   const std::string x = s.casts ? "wide" : "x", normal = s.casts ? "narrow" : "normal";
   const auto two = [&](const char* type, const std::string& a, const std::string& b, const char* out) {
     return s.swapped ? node(type, {b, a}, {out}) : node(type, {a, b}, {out});
@@ -87,6 +87,10 @@ Model rms_normalization(const RmsSpelling& s) {
   model.graph.add_initializer("two", Tensor::scalar<float>(2));
   model.graph.add_initializer("eps", Tensor::scalar<float>(1e-5f));
   model.graph.add_initializer("scale", Tensor::of<float>({1, 2, 3, 4}));
+  for (const char* value : {"wide", "normal"}) {
+    model.graph.value_info[value] = model.graph.inputs[0];
+    model.graph.value_info[value].name = value;
+  }
   return model;
 }
 

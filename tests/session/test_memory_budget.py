@@ -108,6 +108,34 @@ def test_activations_are_computed_again_before_products(tmp_path):
     assert not any("MatMul" in event or "Product" in event for event in again["4M"])
 
 
+def test_an_automatic_budget_that_takes_more_time_stops_at_400_mib(tmp_path):
+    layers, width, rows = 24, 128, 50_000
+    rng = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(rng.normal(0, 0.09, (width, width)).astype(np.float32), f"w{layer}")
+        for layer in range(layers)
+    ]
+    nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"]) for i in range(layers)]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "chain", [value("x0", 1, ["n", width])], [value(f"x{layers}", 1, ["n", width])], weights
+    )
+    ortrain.artifacts.generate_artifacts(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9),
+        requires_grad=[weight.name for weight in weights],
+        loss=ortrain.artifacts.LossType.MSELoss,
+        artifact_directory=tmp_path,
+    )
+    inputs = {name: rng.standard_normal((rows, width), dtype=np.float32) for name in ("x0", "target")}
+    planned = {}
+    for budget in (None, "auto"):
+        config = {} if budget is None else {"ortrain.memory_budget": budget}
+        trace = profiling.record(tmp_path, 1, rows, inputs, 2, config)
+        planned[budget] = profiling.steps_in(trace)[0]["arena_bytes"] / 2**20
+    assert planned[None] > 500
+    assert 360 < planned["auto"] <= 400
+
+
 TOKENS = 256
 
 

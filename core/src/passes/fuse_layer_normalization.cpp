@@ -149,17 +149,16 @@ std::optional<Match> root_mean_square(const Graph& graph, const Pattern& p, cons
 }
 
 std::optional<Match> match(const Graph& graph, const Pattern& p, const Node& last) {
-  if (const Node* add = last.op_type == "Add" ? &last : nullptr) {
-    for (size_t side = 0; side < 2; ++side) {
-      const Node* mul = p.made_by(add->inputs[side], "Mul");
-      if (!mul || p.uses(add->inputs[side]) != 1) continue;
+  for (size_t side = 0; side < 2; ++side) {
+    const std::string &scaled = last.inputs[side], &other = last.inputs[1 - side];
+    if (last.op_type == "Mul") {
+      if (auto found = root_mean_square(graph, p, scaled, other)) return found;
+    } else if (last.op_type == "Add") {
+      const Node* mul = p.made_by(scaled, "Mul");
+      if (!mul || p.uses(scaled) != 1) continue;
       for (size_t inner = 0; inner < 2; ++inner)
-        if (auto found = layer(graph, p, mul->inputs[inner], mul->inputs[1 - inner], add->inputs[1 - side]))
-          return found;
+        if (auto found = layer(graph, p, mul->inputs[inner], mul->inputs[1 - inner], other)) return found;
     }
-  } else if (last.op_type == "Mul") {
-    for (size_t side = 0; side < 2; ++side)
-      if (auto found = root_mean_square(graph, p, last.inputs[side], last.inputs[1 - side])) return found;
   }
   return std::nullopt;
 }
