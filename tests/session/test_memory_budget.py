@@ -109,7 +109,7 @@ def test_activations_are_computed_again_before_products(tmp_path):
 
 
 def test_an_automatic_budget_that_takes_more_time_stops_at_400_mib(tmp_path):
-    layers, width, rows = 24, 128, 50_000
+    layers, width, rows = 24, 128, 42_000
     rng = np.random.default_rng(0)
     weights = [
         numpy_helper.from_array(rng.normal(0, 0.09, (width, width)).astype(np.float32), f"w{layer}")
