@@ -3,6 +3,7 @@
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/bf16_conversion.h"
+#include "backend/cpu/simd/bf16_rounding-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "runtime/vector_targets.h"
 
@@ -36,7 +37,7 @@ void ConvertTransposed(const From* from, int64_t from_row, int64_t rows, int64_t
 }
 
 void Widen(const BFloat16* from, float* to, int64_t n) { Convert(from, to, n); }
-void Narrow(const float* from, BFloat16* to, int64_t n) { Convert(from, to, n); }
+void Narrow(const float* from, BFloat16* to, int64_t n) { RoundAll(from, n, to); }
 void WidenTransposed(const BFloat16* from, int64_t from_row, int64_t rows, int64_t columns, float* to,
                      int64_t to_row) {
   ConvertTransposed(from, from_row, rows, columns, to, to_row);

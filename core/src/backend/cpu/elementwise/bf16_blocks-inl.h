@@ -7,6 +7,7 @@
 #define ORTRAIN_BF16_BLOCKS_INL_H_
 #endif
 
+#include "backend/cpu/simd/bf16_rounding-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -14,22 +15,18 @@ namespace ortrain {
 namespace HWY_NAMESPACE {
 namespace {
 
-template <typename From, typename To>
-void Convert(const From* from, int64_t n, To* to) {
-  const hn::ScalableTag<float> d;
-  ForVectors<float>(n, [&](int64_t i, int64_t count)
-                           HWY_ATTR { StoreUpTo(LoadUpTo(d, from + i, count), d, to + i, count); });
-}
-
 // The floats of a block.
 struct alignas(64) Block {
   static constexpr int64_t kSize = 512;
 
   void Widen(const void* from, int64_t begin, int64_t n) {
-    Convert(static_cast<const BFloat16*>(from) + begin, n, values);
+    const hn::ScalableTag<float> d;
+    const auto* halves = static_cast<const BFloat16*>(from) + begin;
+    ForVectors<float>(n, [&](int64_t i, int64_t count)
+                             HWY_ATTR { StoreUpTo(LoadUpTo(d, halves + i, count), d, values + i, count); });
   }
   void RoundTo(void* to, int64_t begin, int64_t n) const {
-    Convert(values, n, static_cast<BFloat16*>(to) + begin);
+    RoundAll(values, n, static_cast<BFloat16*>(to) + begin);
   }
 
   float values[kSize];

@@ -16,25 +16,14 @@
 
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/product_instructions.h"
+#include "backend/cpu/simd/bf16_rounding-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ortrain {
 namespace HWY_NAMESPACE {
 
-#undef ORTRAIN_HAS_NATIVE_WORDS
-#if HWY_ARCH_X86_64 && HWY_TARGET == HWY_AVX3
-#define ORTRAIN_HAS_NATIVE_WORDS 1
-// Both vectors rounded to bfloat16, one after the other, by an instruction that Highway 1.0 does not have
-// (has_bf16_instructions). It rounds numbers below 2^-126 to zero; products in bfloat16 treat them as zero
-// anyway.
-template <class V>
-HWY_INLINE auto NativeHalves(V first, V second) {
-  auto halves = hn::Zero(hn::ScalableTag<uint16_t>());
-  asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(halves.raw) : "v"(first.raw), "v"(second.raw));
-  return halves;
-}
-
+#ifdef ORTRAIN_HAS_NATIVE_WORDS
 // The words of low[i] and high[i].
 template <class V>
 HWY_INLINE auto NativeWords(V low, V high) {
@@ -70,12 +59,30 @@ HWY_INLINE void JoinHalves(const BFloat16* low, const BFloat16* high, int64_t n,
   const hn::ScalableTag<uint32_t> d;
   const hn::Rebind<uint16_t, decltype(d)> half;
   const int64_t lanes = LanesOf<float>();
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
+  const auto join = [&](int64_t i) HWY_ATTR {
     auto word = hn::PromoteTo(d, hn::LoadU(half, &low[i].bits));
     if (high) word = hn::Or(word, hn::ShiftLeft<16>(hn::PromoteTo(d, hn::LoadU(half, &high[i].bits))));
     hn::StoreU(word, d, to + i);
+  };
+  int64_t i = 0;
+#ifdef ORTRAIN_HAS_NATIVE_WORDS
+  // Two vectors of words at a time.
+  const hn::ScalableTag<uint16_t> both;
+  const auto first = hn::Iota(d, 0u),
+             places = hn::Or(first, hn::ShiftLeft<16>(hn::Add(first, hn::Set(d, 32u))));
+  const auto next = hn::Add(places, hn::Set(d, 0x100010u));
+  for (; high && i + 2 * lanes <= n; i += 2 * lanes) {
+    const auto x = hn::LoadU(both, &low[i].bits), y = hn::LoadU(both, &high[i].bits);
+    const auto choose = [&](auto from) HWY_ATTR {
+      return Vec<decltype(d)>{_mm512_permutex2var_epi16(x.raw, from.raw, y.raw)};
+    };
+    hn::StoreU(choose(places), d, to + i);
+    hn::StoreU(choose(next), d, to + i + lanes);
   }
+#endif
+  for (; i + lanes <= n; i += lanes) join(i);
+  // The last vector may repeat some words.
+  if (i < n && n >= lanes) return join(n - lanes);
   for (; i < n; ++i) to[i] = low[i].bits | (high ? static_cast<uint32_t>(high[i].bits) << 16 : 0);
 }
 

@@ -48,26 +48,6 @@ using F = hn::ScalableTag<float>;
 using Half = hn::FixedTag<float, kNarrow>;
 constexpr int64_t kLanes = 16;
 
-// Rounds to bfloat16 with the processor's instruction, which Highway 1.0 does not have; numbers below 2^-126
-// become zero, as which products in bfloat16 read them.
-template <class D>
-HWY_INLINE void StoreNarrow(Vec<D> v, D, BFloat16* to, int64_t count) {
-  const hn::Rebind<uint16_t, D> half;
-  auto narrow = hn::Zero(half);
-  asm("vcvtneps2bf16 %1, %0" : "=v"(narrow.raw) : "v"(v.raw));
-  if (count >= static_cast<int64_t>(hn::Lanes(half))) return hn::StoreU(narrow, half, &to->bits);
-  HWY_ALIGN uint16_t lanes[hn::MaxLanes(half)];
-  hn::Store(narrow, half, lanes);
-  std::memcpy(to, lanes, static_cast<size_t>(count) * sizeof(uint16_t));
-}
-
-// Both vectors, rounded in the same way, one after the other.
-HWY_INLINE Vec<F> JoinRounded(Vec<F> low, Vec<F> high) {
-  auto halves = hn::Zero(F());
-  asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(halves.raw) : "v"(low.raw), "v"(high.raw));
-  return halves;
-}
-
 // Lane i is element index[i] of two vectors.
 HWY_INLINE Vec<F> Choose(Vec<F> first, Vec<F> last, Vec<hn::ScalableTag<int32_t>> index) {
   return Vec<F>{_mm512_permutex2var_ps(first.raw, index.raw, last.raw)};
@@ -96,7 +76,7 @@ HWY_INLINE void Finish(const MixedProduct& p, D d, Vec<D> sum, int64_t row, int6
     sum = t.multiplies ? hn::Mul(sum, values) : hn::MulAdd(values, hn::Set(d, t.factor), sum);
   }
   if (p.y.bf16)
-    StoreNarrow(sum, d, p.y.halves() + at, count);
+    StoreNative(sum, d, p.y.halves() + at, count);
   else
     StoreUpTo(sum, d, p.y.floats() + at, count);
 }
@@ -194,7 +174,7 @@ void PackQuads(const StoredMatrix& b, int64_t k, int64_t n, BFloat16* to) {
   const hn::FixedTag<float, 4> four;
   const hn::ScalableTag<int32_t> index;
   const auto store = [&](Vec<F> low, Vec<F> high) HWY_ATTR {
-    hn::StoreU(JoinRounded(low, high), d, reinterpret_cast<float*>(to));
+    hn::StoreU(NativeHalves(low, high), hn::ScalableTag<uint16_t>(), &to->bits);
     to += 2 * kLanes;
   };
   // Element 4 c + r of the lower columns is element c of row r.
@@ -278,7 +258,7 @@ HWY_INLINE auto LoadHalves(const float* from, int64_t count) {
   const F d;
   const auto low = LoadUpTo(d, from, count);
   const auto high = count > kLanes ? LoadUpTo(d, from + kLanes, count - kLanes) : hn::Zero(d);
-  return hn::BitCast(hn::ScalableTag<uint16_t>(), JoinRounded(low, high));
+  return NativeHalves(low, high);
 }
 
 // sums = or += words of S times pairs of rows of T, for columns of two vectors. Within each 16 bytes, the

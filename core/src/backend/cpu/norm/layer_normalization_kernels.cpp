@@ -10,13 +10,12 @@
 #ifndef ORTRAIN_LAYER_NORMALIZATION_FUNCTIONS
 #define ORTRAIN_LAYER_NORMALIZATION_FUNCTIONS
 namespace ortrain {
-// X, Y and their gradients are stored as V, everything else as T; all arithmetic is in T.
-template <typename T, typename V>
+template <typename T>
 struct LayerNormalizationFunctions {
-  // One row of n elements. `bias` may be null; mean and s are returned.
-  void (*forward)(const V* x, const T* scale, const T* bias, V* y, int64_t n, double epsilon, T* mean, T* s);
-  // One row; dx and each of the sums for scale and bias may be null. The sums are accumulated.
-  void (*backward)(const V* dy, const V* x, const T* scale, T mean, T s, V* dx, T* scale_sum, T* bias_sum,
+  // One row of n elements. `bias` may be null; mean and s are returned. Y may be X.
+  void (*forward)(const T* x, const T* scale, const T* bias, T* y, int64_t n, double epsilon, T* mean, T* s);
+  // One row; dx and each of the sums for scale and bias may be null. The sums are accumulated. dx may be dy.
+  void (*backward)(const T* dy, const T* x, const T* scale, T mean, T s, T* dx, T* scale_sum, T* bias_sum,
                    int64_t n);
 };
 }  // namespace ortrain
@@ -27,8 +26,8 @@ namespace ortrain {
 namespace HWY_NAMESPACE {
 namespace {
 
-template <typename T, typename V, bool kCentered>
-void Forward(const V* x, const T* scale, const T* bias, V* y, int64_t n, double epsilon, T* mean, T* s) {
+template <typename T, bool kCentered>
+void Forward(const T* x, const T* scale, const T* bias, T* y, int64_t n, double epsilon, T* mean, T* s) {
   const hn::ScalableTag<T> d;
   T average = 0;
   if constexpr (kCentered)
@@ -53,8 +52,8 @@ void Forward(const V* x, const T* scale, const T* bias, V* y, int64_t n, double 
 }
 
 // dx = s (g - mean(g) - h mean(g h)) with g = dy scale; without the mean of x there is no mean(g).
-template <typename T, typename V, bool kCentered>
-void Backward(const V* dy, const V* x, const T* scale, T mean, T s, V* dx, T* scale_sum, T* bias_sum,
+template <typename T, bool kCentered>
+void Backward(const T* dy, const T* x, const T* scale, T mean, T s, T* dx, T* scale_sum, T* bias_sum,
               int64_t n) {
   const hn::ScalableTag<T> d;
   const auto m = hn::Set(d, mean), factor = hn::Set(d, s);
@@ -83,19 +82,14 @@ void Backward(const V* dy, const V* x, const T* scale, T mean, T s, V* dx, T* sc
   });
 }
 
-template <typename T, typename V>
-LayerNormalizationFunctions<T, V> Find(bool centered) {
-  return centered ? LayerNormalizationFunctions<T, V>{Forward<T, V, true>, Backward<T, V, true>}
-                  : LayerNormalizationFunctions<T, V>{Forward<T, V, false>, Backward<T, V, false>};
+template <typename T>
+LayerNormalizationFunctions<T> Find(bool centered) {
+  return centered ? LayerNormalizationFunctions<T>{Forward<T, true>, Backward<T, true>}
+                  : LayerNormalizationFunctions<T>{Forward<T, false>, Backward<T, false>};
 }
 
-LayerNormalizationFunctions<float, float> FindFloat(bool centered) { return Find<float, float>(centered); }
-LayerNormalizationFunctions<double, double> FindDouble(bool centered) {
-  return Find<double, double>(centered);
-}
-LayerNormalizationFunctions<float, BFloat16> FindBf16(bool centered) {
-  return Find<float, BFloat16>(centered);
-}
+LayerNormalizationFunctions<float> FindFloat(bool centered) { return Find<float>(centered); }
+LayerNormalizationFunctions<double> FindDouble(bool centered) { return Find<double>(centered); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -107,6 +101,7 @@ HWY_AFTER_NAMESPACE();
 #include <algorithm>
 #include <type_traits>
 
+#include "backend/cpu/bf16_conversion.h"
 #include "backend/cpu/bf16_storage.h"
 #include "backend/cpu/norm/layer_normalization_kernels.h"
 #include "op/floating_kernel.h"
@@ -116,14 +111,43 @@ HWY_AFTER_NAMESPACE();
 namespace ortrain {
 namespace {
 
-template <typename T, typename V>
-LayerNormalizationFunctions<T, V> find(bool centered) {
-  if constexpr (std::is_same_v<V, BFloat16>)
-    return ORTRAIN_DISPATCH(FindBf16)(centered);
-  else if constexpr (std::is_same_v<T, float>)
+template <typename T>
+LayerNormalizationFunctions<T> find(bool centered) {
+  if constexpr (std::is_same_v<T, float>)
     return ORTRAIN_DISPATCH(FindFloat)(centered);
   else
     return ORTRAIN_DISPATCH(FindDouble)(centered);
+}
+
+// Row r of X, Y or a gradient of theirs, which are stored as V. Rows in bfloat16 are computed as floats, in
+// row `place` of `room`.
+template <typename T, typename V>
+const T* load_row(const V* values, int64_t r, int64_t n, [[maybe_unused]] T* room,
+                  [[maybe_unused]] int64_t place = 0) {
+  if constexpr (std::is_same_v<T, V>) {
+    return values + r * n;
+  } else {
+    widen_bf16(values + r * n, room + place * n, n);
+    return room + place * n;
+  }
+}
+template <typename T, typename V>
+T* row_to_store(V* values, int64_t r, int64_t n, [[maybe_unused]] T* room) {
+  if constexpr (std::is_same_v<T, V>)
+    return values + r * n;
+  else
+    return room;
+}
+template <typename T, typename V>
+void store_row([[maybe_unused]] V* values, [[maybe_unused]] int64_t r, [[maybe_unused]] int64_t n,
+               [[maybe_unused]] const T* room) {
+  if constexpr (!std::is_same_v<T, V>) narrow_bf16(room, values + r * n, n);
+}
+// Memory of a thread for two such rows.
+template <typename T, typename V>
+T* room_for_rows(int64_t n) {
+  if constexpr (std::is_same_v<T, V>) return nullptr;
+  return static_cast<T*>(regions::memory(static_cast<size_t>(2 * n) * sizeof(T)));
 }
 
 constexpr int64_t kCost = 6;       // per element, in additions
@@ -137,7 +161,7 @@ LayoutPtr row_major(const Shape& shape) {
 
 template <typename T, typename V>
 Kernel forward(KernelContext& c, bool simplified) {
-  const auto functions = find<T, V>(!simplified);
+  const auto functions = find<T>(!simplified);
   const LayoutPtr layout = row_major<V>(c.shape(0));
   const Slot x = c.in(0, layout), scale = c.in(1), bias = c.has_input(2) ? c.in(2) : Slot{};
   const Slot y = c.out_inplace(0, {0}, layout);
@@ -150,10 +174,13 @@ Kernel forward(KernelContext& c, bool simplified) {
   const double epsilon = c.node().float_or("epsilon", 1e-5f);
   return [=](const Frame& f) {
     parallel_for(rows, n * kCost, [&](int64_t begin, int64_t end) {
+      T* room = room_for_rows<T, V>(n);
       for (int64_t r = begin; r < end; ++r) {
         T row_mean, row_s;
-        functions.forward(f.at<V>(x) + r * n, f.at<T>(scale), f.at_or_null<T>(bias), f.at<V>(y) + r * n, n,
+        T* to = row_to_store(f.at<V>(y), r, n, room);
+        functions.forward(load_row(f.at<V>(x), r, n, room), f.at<T>(scale), f.at_or_null<T>(bias), to, n,
                           epsilon, &row_mean, &row_s);
+        store_row(f.at<V>(y), r, n, to);
         if (mean.defined()) f.at<T>(mean)[r] = row_mean;
         if (s.defined()) f.at<T>(s)[r] = row_s;
       }
@@ -163,7 +190,7 @@ Kernel forward(KernelContext& c, bool simplified) {
 
 template <typename T, typename V>
 Kernel backward(KernelContext& c, bool simplified) {
-  const auto functions = find<T, V>(!simplified);
+  const auto functions = find<T>(!simplified);
   const LayoutPtr layout = row_major<V>(c.shape(1));
   const Slot dy = c.in(0, layout), x = c.in(1, layout), scale = c.in(2);
   const Slot mean = simplified ? Slot{} : c.in(3), s = c.in(simplified ? 3 : 4);
@@ -183,6 +210,7 @@ Kernel backward(KernelContext& c, bool simplified) {
     V* out = f.at_or_null<V>(dx);
     std::byte* memory = sums ? f.at<std::byte>(scratch) : nullptr;
     parallel_for(parts, kGrain, [&](int64_t first_part, int64_t last_part) {
+      T* room = room_for_rows<T, V>(n);
       for (int64_t part = first_part; part < last_part; ++part) {
         T* block = sums ? reinterpret_cast<T*>(memory + part * part_bytes) : nullptr;
         double* totals = sums ? reinterpret_cast<double*>(memory + part * part_bytes + block_bytes) : nullptr;
@@ -191,10 +219,13 @@ Kernel backward(KernelContext& c, bool simplified) {
         for (int64_t r = rows * part / parts; r < end;) {
           const int64_t stop = std::min(end, r + kRowBlock);
           if (sums) std::fill(block, block + 2 * n, T{0});
-          for (; r < stop; ++r)
-            functions.backward(f.at<V>(dy) + r * n, f.at<V>(x) + r * n, f.at<T>(scale),
-                               mean.defined() ? f.at<T>(mean)[r] : T{0}, f.at<T>(s)[r],
-                               out ? out + r * n : nullptr, block, sums ? block + n : nullptr, n);
+          for (; r < stop; ++r) {
+            T* to = out ? row_to_store(out, r, n, room) : nullptr;
+            functions.backward(load_row(f.at<V>(dy), r, n, room), load_row(f.at<V>(x), r, n, room, 1),
+                               f.at<T>(scale), mean.defined() ? f.at<T>(mean)[r] : T{0}, f.at<T>(s)[r], to,
+                               block, sums ? block + n : nullptr, n);
+            if (out) store_row(out, r, n, to);
+          }
           if (sums)
             for (int64_t i = 0; i < 2 * n; ++i) totals[i] += static_cast<double>(block[i]);
         }
