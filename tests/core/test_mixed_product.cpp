@@ -156,6 +156,9 @@ TEST_CASE("narrow products of several blocks in mixed precision agree with doubl
 // Takes long in an emulator.
 TEST_CASE("products of several blocks in mixed precision agree with double precision", "[large]") {
   check_combinations(170, 300, 131);
+  check_combinations(20, 530, 131);
+  check_combinations(31, 200, 700);
+  check_combinations(690, 10, 1100);
 }
 
 // A matrix in codes, with its values.
