@@ -1,9 +1,9 @@
 """Write a page of the documentation that shows the size of builds of the library, by kind, folder and source.
 
-python scripts/library_size.py PAGE NAME=FOLDER ...
+python scripts/library_size.py PAGE NAME=FOLDER[=LIMIT] ...
 
 In each FOLDER, CMake has built a release of the library with the linker option -Wl,-Map=libortrain.map (`make size`). The size
-of a library is the size of its stripped file. The sizes of kinds come from the sections of that file, the sizes of folders and
+of a library is the size of its stripped file; the script fails if it is above LIMIT kilobytes. The sizes of kinds come from the sections of that file, the sizes of folders and
 sources from the map of the linker. If sources are compiled together (cmake/compile_together.py), their namespaces distinguish
 them. The map of a library with link-time optimization does not name the sources of functions; the script finds them in the
 objects of the first library.
@@ -58,6 +58,8 @@ class Library:
     name: str
     size: int
     """Bytes of the stripped file."""
+    limit: int | None
+    """The most kilobytes that the stripped file may have."""
     kinds: dict[str, int]
     folders: dict[str, int]
     sources: dict[str, int]
@@ -179,7 +181,13 @@ def sources_of(
     return dict(sizes)
 
 
-def read(name: str, folder: pathlib.Path, root: pathlib.Path, known: dict[str, str] | None = None) -> Library:
+def read(
+    name: str,
+    folder: pathlib.Path,
+    root: pathlib.Path,
+    known: dict[str, str] | None = None,
+    limit: int | None = None,
+) -> Library:
     """Read one build. `known`: sources by symbol of another build; by default, those of this build."""
     library, link_map = folder / "libortrain.so", folder / "libortrain.map"
     for needed in (library, link_map):
@@ -200,7 +208,8 @@ def read(name: str, folder: pathlib.Path, root: pathlib.Path, known: dict[str, s
     for part in parts:
         source = source_of(part, known)
         folders[source.split("/")[0] if "/" in source else source] += part.size
-    return Library(name, size, kinds, dict(folders), sources_of(parts, known, library, root / "core" / "src"))
+    sources = sources_of(parts, known, library, root / "core" / "src")
+    return Library(name, size, limit, kinds, dict(folders), sources)
 
 
 def table(
@@ -223,6 +232,7 @@ def page(libraries: list[Library]) -> str:
     machine = run("uname", "-m").strip()
     compiler = run("c++", "--version").splitlines()[0]
     sizes = [{"stripped file": each.size} for each in libraries]
+    limits = ["" if each.limit is None else f"{each.limit:,}" for each in libraries]
     return "\n".join(
         [
             "<!-- Written by `make size`. -->",
@@ -236,6 +246,9 @@ def page(libraries: list[Library]) -> str:
             "MobileNetV2.",
             "",
             *table("build", libraries, sizes),
+            f"| limit | {' | '.join(limits)} |",
+            "",
+            "`make size` fails if a stripped file is larger than its limit.",
             "",
             "## By kind",
             "",
@@ -262,20 +275,32 @@ def page(libraries: list[Library]) -> str:
     )
 
 
+def above_limits(libraries: list[Library]) -> list[str]:
+    """Return a sentence for each library that is larger than its limit."""
+    return [
+        f"library_size.py: {each.name}: the stripped file has {each.size:,} bytes, which is more than its limit of "
+        f"{each.limit:,} kilobytes"
+        for each in libraries
+        if each.limit is not None and each.size > 1000 * each.limit
+    ]
+
+
 def main() -> None:
     """Write the page."""
     target, *builds = sys.argv[1:]
-    if not builds or not all("=" in each for each in builds):
-        sys.exit("usage: library_size.py PAGE NAME=FOLDER ...")
+    parts = [each.split("=") for each in builds]
+    if not parts or not all(len(each) in (2, 3) for each in parts):
+        sys.exit("usage: library_size.py PAGE NAME=FOLDER[=LIMIT] ...")
     root = pathlib.Path(__file__).resolve().parents[1]
-    names, folders = zip(*(each.split("=", 1) for each in builds), strict=True)
-    first = pathlib.Path(folders[0])
+    first = pathlib.Path(parts[0][1])
     link_map = first / "libortrain.map"
     known = sources_by_symbol(parts_of(link_map.read_text()), first) if link_map.is_file() else None
     libraries = [
-        read(name, pathlib.Path(folder), root, known) for name, folder in zip(names, folders, strict=True)
+        read(name, pathlib.Path(folder), root, known, *map(int, limit)) for name, folder, *limit in parts
     ]
     pathlib.Path(target).write_text(page(libraries), encoding="utf-8")
+    if problems := above_limits(libraries):
+        sys.exit("\n".join(problems))
 
 
 if __name__ == "__main__":

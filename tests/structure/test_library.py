@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import platform
 import struct
@@ -41,3 +42,13 @@ def test_the_loader_refuses_processors_without_sse_4_2() -> None:
     needed_processor, level_2 = 0xC0008002, 1 << 1  # GNU_PROPERTY_X86_ISA_1_NEEDED, GNU_PROPERTY_X86_ISA_1_V2
     (levels,) = struct.unpack("<I", Elf(LIBRARY).properties()[needed_processor])
     assert levels == level_2
+
+
+@pytest.mark.skipif(
+    os.environ.get("BUILD_TYPE") != "Release", reason="make test-all checks the size, of a release build"
+)
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the limit is for x86-64")
+def test_a_release_keeps_its_limit_of_size() -> None:
+    # `make size` checks the limit of wheels, whose library is smaller: it is optimized when it is linked, which takes minutes.
+    size, limit = LIBRARY.stat().st_size, 7_000_000
+    assert size <= limit, f"{LIBRARY} has {size:,} bytes; see where they come from with `make size`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -86,6 +87,31 @@ def test_the_kinds_of_a_library_and_the_sources_of_its_code_are_found(tmp_path: 
     assert library.folders["ops"] > 5000
     assert library.sources["ops/tensor/gather.cpp"] > 100 * library.sources["ops/tensor/slice.cpp"] > 0
     assert "| ops | " in library_size.page([library])
+
+
+def test_a_library_above_its_limit_is_named() -> None:
+    def library(name: str, size: int, limit: int | None) -> library_size.Library:
+        return library_size.Library(name, size, limit, {"code": size}, {}, {})
+
+    small, full = library("digits", 1_500_000, 1500), library("all operators", 9_000_000, None)
+    large = library("in wheels", 6_000_001, 6000)
+    assert library_size.above_limits([small, full]) == []
+    (problem,) = library_size.above_limits([small, large, full])
+    assert (
+        "in wheels: the stripped file has 6,000,001 bytes, which is more than its limit of 6,000 kilobytes"
+        in problem
+    )
+    assert "| limit | 1,500 | 6,000 |  |" in library_size.page([small, large, full])
+
+
+def test_make_size_checks_the_limits() -> None:
+    recipe = re.search(r"^size:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe is not None
+    assert re.findall(r'"([^"=]+)=[^"=]+=(\d+)"', recipe[1]) == [
+        ("in wheels", "6000"),
+        ("$(run)", "1500"),
+        ("head of MobileNetV2", "2000"),
+    ]
 
 
 def test_a_folder_without_a_build_is_refused(tmp_path: Path) -> None:
