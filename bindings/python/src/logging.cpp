@@ -3,14 +3,17 @@
 
 #include <atomic>
 #include <cstdio>
+#include <mutex>
+#include <utility>
 
 #include "support.h"
 
 namespace ortrain::python {
 namespace {
 
-// The function is changed under the GIL. The flag is read before the GIL is taken, so that a program without
-// a function never waits for it.
+// The flag is read before the GIL is taken, so that a program without a function never waits for it. No Python
+// code runs under the mutex: without the GIL, one thread may change the function while another calls it.
+std::mutex callback_mutex;
 PyObject* callback = nullptr;
 std::atomic<bool> has_callback = false;
 thread_local bool is_in_callback = false;
@@ -29,12 +32,17 @@ PyGILState_STATE take_gil() {
   }
 }
 
+py::object current_callback() {
+  const std::lock_guard lock(callback_mutex);
+  return py::reinterpret_borrow<py::object>(callback);
+}
+
 // Whether the callback took the message. Its exceptions are reported as Python reports exceptions that cannot
 // be caught.
 bool deliver(OrtLoggingLevel severity, const char* category, const char* id, const char* place,
              const char* message) {
-  if (callback == nullptr) return false;
-  const auto function = py::reinterpret_borrow<py::object>(callback);  // it may replace itself
+  const py::object function = current_callback();  // it may replace itself
+  if (!function) return false;
   try {
     const auto text = [](const char* from) {
       PyObject* made = PyUnicode_DecodeUTF8(from, static_cast<Py_ssize_t>(std::strlen(from)), "replace");
@@ -71,9 +79,12 @@ void log(void*, OrtLoggingLevel severity, const char* category, const char* id, 
 }
 
 void set_callback(const py::object& function) {
-  PyObject* const before = callback;
-  callback = function.is_none() ? nullptr : function.inc_ref().ptr();
-  has_callback = callback != nullptr;
+  PyObject* before = function.is_none() ? nullptr : function.inc_ref().ptr();
+  {
+    const std::lock_guard lock(callback_mutex);
+    std::swap(before, callback);
+    has_callback = callback != nullptr;
+  }
   Py_XDECREF(before);
 }
 

@@ -3,7 +3,8 @@
 // The extension _ortrain: one function per call, over the tables of libortrain.
 #include "../support.h"
 
-PYBIND11_MODULE(_ortrain, m) {
+// Python without the GIL does not need to turn it on: the library guards its own state.
+PYBIND11_MODULE(_ortrain, m, py::mod_gil_not_used()) {
   using namespace ortrain::python;
   using namespace pybind11::literals;
   m.doc() = "The calls of libortrain. Use ortrain and ortrain.api instead.";
