@@ -325,7 +325,8 @@ test-arm64: wheel-arm64 replay ## Cross-compile for Linux on arm64, and run the 
 
 # Only the operators of one recorded run, without Python: the tests of the C and C++ interfaces use this run, and need no protobuf.
 QUICK_FIXTURE = tests/data/fixtures/mlp_adamw
-# All vector code is compiled, because gcc accepts less of it for arm64 than for x86-64.
+# All vector code is compiled, because gcc accepts less of it for arm64 than for x86-64. The tests of each processor run in two parts of
+# about the same time, so that two cores are used until the end.
 .PHONY: test-arm64-quick
 test-arm64-quick: setup arm64-tools replay ## Cross-compile all vector code for Linux on arm64, and run the C and C++ tests with the operators of one recorded run
 	cmake -S . -B $(BUILD)/arm64-quick -G Ninja --toolchain cmake/toolchains/linux-arm64.cmake \
@@ -335,8 +336,9 @@ test-arm64-quick: setup arm64-tools replay ## Cross-compile all vector code for 
 	cmake --build $(BUILD)/arm64-quick --target replay test_capi test_instructions
 	QEMU_CPU=cortex-a53 $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/replay tests/data/fixtures $(BUILD)/replay $(notdir $(QUICK_FIXTURE))
 	QEMU_CPU=max $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/test_capi
-	printf '%s\n' $(ARM64_CPUS) | xargs -P $(JOBS) -I {} sh -c 'echo "test-arm64-quick: processor {}"; \
-	  QEMU_CPU={} $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/test_instructions "~[large]"'
+	printf '%s\n' $(foreach cpu,$(ARM64_CPUS),'$(cpu) *precision*' '$(cpu) ~*precision*') | xargs -P $(JOBS) -L 1 sh -c \
+	  'echo "test-arm64-quick: processor $$0, tests $$1"; \
+	  QEMU_CPU=$$0 $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/test_instructions "~[large]$$1"'
 
 # The compilers of PyPI's package ziglang.
 ZIG_TOOLS = $(abspath $(BUILD))/zig
@@ -463,6 +465,7 @@ WASM_OPERATORS ?= $(foreach run,$(WASM_FIXTURES),$(wildcard tests/data/fixtures/
 WASM_TYPE ?= Development
 WASM_TOOLS = $(abspath $(BUILD))/wasm-tools
 WASM = $(BUILD)/wasm
+WASM_BUILT = module
 RUN_WASI = node --no-warnings bindings/javascript/run_wasi.mjs
 .PHONY: wasm-tools
 wasm-tools: setup
@@ -474,16 +477,17 @@ wasm: wasm-tools ## Build build/wasm/ortrain.wasm with few operators (docs/targe
 	cmake -S . -B $(WASM) -G Ninja --toolchain cmake/toolchains/wasm32-wasi.cmake -DWASM_TOOLS=$(WASM_TOOLS) \
 	  -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_LEGACY=OFF -DORTRAIN_TESTS=ON \
 	  -DCMAKE_BUILD_TYPE=$(WASM_TYPE) "-DORTRAIN_OPERATORS=$$(echo $(WASM_OPERATORS) | tr ' ' ';')"
-	cmake --build $(WASM) --target module
+	cmake --build $(WASM) --target $(WASM_BUILT)
 	cp -r bindings/javascript/*.mjs bindings/javascript/generated $(WASM)
 	@ls -l $(WASM)/ortrain.wasm
 
-# The tests of C and C++ need the operators of mlp_adamw. WASI cannot start threads.
+# The tests of C and C++ need the operators of mlp_adamw, those of the core need all operators. WASI cannot start threads.
+WASM_TESTS = test_capi $(if $(WASM_OPERATORS),,test_core)
 .PHONY: test-wasm
+test-wasm: WASM_BUILT = module replay $(WASM_TESTS)
 test-wasm: wasm replay ## Replay recorded runs and run the C and C++ tests in Node.js with the library for WebAssembly
-	cmake --build $(WASM) --target replay test_capi
 	$(RUN_WASI) $(WASM)/replay.wasm $(abspath tests/data/fixtures) $(abspath $(BUILD)/replay) $(WASM_FIXTURES)
-	$(RUN_WASI) $(WASM)/test_capi.wasm "~*thread*"
+	set -e; for test in $(WASM_TESTS); do $(RUN_WASI) $(WASM)/$$test.wasm "~*thread*"; done
 	node tests/javascript/replay.mjs $(WASM) tests/data/fixtures $(BUILD)/replay $(WASM_FIXTURES)
 
 .PHONY: test-wasm-browser

@@ -5,8 +5,39 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=$(realpath "$1")
-mkdir -p "$2/bin" "$2/lib"
+mkdir -p "$2/bin" "$2/lib" "$2/include"
 tools=$(realpath "$2")
+
+# Highway 1.3: Debian 12's version 1.0 has no vectors of doubles for WebAssembly. NumPy's source distribution contains this version.
+# pip asks the build backend for the metadata of a source distribution; here a module of that name answers, so nothing is built.
+numpy=2.4.6
+unpack_highway() {
+  echo "setup: unpacking Highway from the source distribution of numpy $numpy"
+  rm -rf "$tools/numpy" "$tools/include/hwy"
+  mkdir -p "$tools/numpy"
+  cat >"$tools/numpy/mesonpy.py" <<END
+import pathlib
+def prepare_metadata_for_build_wheel(folder, settings=None):
+    place = pathlib.Path(folder, "numpy-$numpy.dist-info")
+    place.mkdir()
+    (place / "METADATA").write_text("Metadata-Version: 2.1\\nName: numpy\\nVersion: $numpy\\n")
+    return place.name
+END
+  PYTHONPATH=$tools/numpy "$venv/bin/pip" download --quiet --disable-pip-version-check --no-deps --no-binary numpy --no-build-isolation \
+    --dest "$tools/numpy" "numpy==$numpy"
+  # -m: the time of unpacking, so that sources that were compiled with other headers are compiled again.
+  tar xzmf "$tools/numpy/numpy-$numpy.tar.gz" -C "$tools/include" --strip-components=5 "numpy-$numpy/numpy/_core/src/highway/hwy"
+  rm -r "$tools/numpy"
+  touch "$tools/highway-$numpy"
+}
+
+# The download takes place while ziglang is installed and compiles.
+highway=
+if [ ! -e "$tools/highway-$numpy" ]; then
+  unpack_highway &
+  highway=$!
+fi
+
 zig=$(scripts/install_zig.sh "$venv" "$tools")
 lib=$tools/python/ziglang/lib
 export ZIG_GLOBAL_CACHE_DIR=$tools/cache ZIG_LOCAL_CACHE_DIR=$tools/cache
@@ -38,33 +69,9 @@ program wasm-ld "$zig" wasm-ld
 program ar "$zig" ar
 program ranlib "$zig" ranlib
 # Links to headers that do not depend on the machine. Their folder cannot be used, because it also contains the machine's C library.
-mkdir -p "$tools/include"
 for library in flatbuffers catch2; do
   if [ -e "/usr/include/$library" ]; then ln -sfn "/usr/include/$library" "$tools/include/$library"; fi
 done
-
-# Highway 1.3: Debian 12's version 1.0 has no vectors of doubles for WebAssembly. NumPy's source distribution contains this version.
-# pip asks the build backend for the metadata of a source distribution; here a module of that name answers, so nothing is built.
-numpy=2.4.6
-if [ ! -e "$tools/highway-$numpy" ]; then
-  echo "setup: unpacking Highway from the source distribution of numpy $numpy"
-  rm -rf "$tools/numpy" "$tools/include/hwy"
-  mkdir -p "$tools/numpy"
-  cat >"$tools/numpy/mesonpy.py" <<END
-import pathlib
-def prepare_metadata_for_build_wheel(folder, settings=None):
-    place = pathlib.Path(folder, "numpy-$numpy.dist-info")
-    place.mkdir()
-    (place / "METADATA").write_text("Metadata-Version: 2.1\\nName: numpy\\nVersion: $numpy\\n")
-    return place.name
-END
-  PYTHONPATH=$tools/numpy "$venv/bin/pip" download --quiet --disable-pip-version-check --no-deps --no-binary numpy --no-build-isolation \
-    --dest "$tools/numpy" "numpy==$numpy"
-  # -m: the time of unpacking, so that sources that were compiled with other headers are compiled again.
-  tar xzmf "$tools/numpy/numpy-$numpy.tar.gz" -C "$tools/include" --strip-components=5 "numpy-$numpy/numpy/_core/src/highway/hwy"
-  rm -r "$tools/numpy"
-  touch "$tools/highway-$numpy"
-fi
 
 # The C library: ziglang compiles it when it links a program, for each kind of program.
 if [ ! -e "$tools/lib/crt1-reactor.o" ]; then
@@ -77,3 +84,4 @@ if [ ! -e "$tools/lib/crt1-reactor.o" ]; then
     cp "$(find "$tools/cache" -name $file | head -1)" "$tools/lib/"
   done
 fi
+if [ -n "$highway" ]; then wait "$highway"; fi

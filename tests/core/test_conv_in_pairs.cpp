@@ -39,45 +39,50 @@ double difference(const std::vector<float>& found, const std::vector<float>& exp
   return most / std::sqrt(static_cast<double>(products));
 }
 
-struct Case {
-  ConvSizes sizes;
-  bool bf16;  // whether X, dY, the addend and the results are stored so
-  bool ends;  // with a bias, an addend and Relu
+// The operands of a convolution, also in float.
+struct Operands {
+  std::vector<BFloat16> x, w, dy, addend, bias;
+  std::vector<float> wide_x, wide_w, wide_dy, wide_addend, wide_bias;
+
+  explicit Operands(const ConvSizes& s)
+      : x(some(s.batch * s.channels * s.input_points(), 1)),
+        w(some(s.filters * s.column_rows(), 2)),
+        dy(some(s.batch * s.filters * s.output_points(), 3)),
+        addend(some(s.batch * s.filters * s.output_points(), 4)),
+        bias(some(s.filters, 5)),
+        wide_x(widened(x)),
+        wide_w(widened(w)),
+        wide_dy(widened(dy)),
+        wide_addend(widened(addend)),
+        wide_bias(widened(bias)) {}
 };
 
 std::vector<float> room(int64_t n) { return std::vector<float>(static_cast<size_t>(n) + 16, NAN); }
 
-// Y and dX.
+// Y and dX. `ends`: with a bias, an addend and Relu. `halves`: X, dY, the addend and the results are stored
+// in bfloat16.
 struct Results {
   std::vector<float> y, dx;
 
-  Results(const Case& c, bool pairs) {
-    const ChannelsLastConvolution conv(c.sizes, pairs);
+  Results(const ConvSizes& sizes, const Operands& o, bool ends, bool pairs, bool halves) {
+    const ChannelsLastConvolution conv(sizes, pairs);
     REQUIRE(conv.suits());
     REQUIRE(conv.in_pairs() == pairs);
-    const ConvSizes& s = c.sizes;
-    const int64_t of_x = s.batch * s.channels * s.input_points(),
-                  of_y = s.batch * s.filters * s.output_points();
-    const std::vector<BFloat16> x = some(of_x, 1), w = some(s.filters * s.column_rows(), 2),
-                                dy = some(of_y, 3), addend = some(of_y, 4), bias = some(s.filters, 5);
-    const std::vector<float> wide_x = widened(x), wide_w = widened(w), wide_dy = widened(dy),
-                             wide_addend = widened(addend), wide_bias = widened(bias);
-    const bool halves = c.bf16 && pairs;  // what is compared is in float
     const auto input = [&](const std::vector<BFloat16>& narrow, const std::vector<float>& wide) {
       return halves ? StoredInput(narrow.data()) : StoredInput(wide.data());
     };
-    std::vector<BFloat16> narrow_y(static_cast<size_t>(of_y)), narrow_dx(static_cast<size_t>(of_x));
-    y.resize(static_cast<size_t>(of_y)), dx.resize(static_cast<size_t>(of_x));
+    std::vector<BFloat16> narrow_y(o.dy.size()), narrow_dx(o.x.size());
+    y.resize(o.dy.size()), dx.resize(o.x.size());
     std::vector<float> packed = room(conv.packed_size()), back = room(conv.packed_backward_size()),
                        work = room(std::max(conv.forward_work(halves), conv.backward_data_work(halves)));
-    conv.pack(wide_w.data(), packed.data());
-    conv.pack_backward(wide_w.data(), back.data());
+    conv.pack(o.wide_w.data(), packed.data());
+    conv.pack_backward(o.wide_w.data(), back.data());
     Activation activation;
-    if (c.ends) activation.kind = Activation::Kind::kRelu;
-    conv.forward(input(x, wide_x), packed.data(), c.ends ? wide_bias.data() : nullptr,
-                 c.ends ? input(addend, wide_addend) : StoredInput{}, activation,
+    if (ends) activation.kind = Activation::Kind::kRelu;
+    conv.forward(input(o.x, o.wide_x), packed.data(), ends ? o.wide_bias.data() : nullptr,
+                 ends ? input(o.addend, o.wide_addend) : StoredInput{}, activation,
                  halves ? StoredOutput(narrow_y.data()) : StoredOutput(y.data()), work.data());
-    conv.backward_data(input(dy, wide_dy), back.data(), nullptr,
+    conv.backward_data(input(o.dy, o.wide_dy), back.data(), nullptr,
                        halves ? StoredOutput(narrow_dx.data()) : StoredOutput(dx.data()), work.data());
     if (halves) y = widened(narrow_y), dx = widened(narrow_dx);
   }
@@ -89,16 +94,21 @@ WindowAxis axis(int64_t input, int64_t kernel, int64_t stride, int64_t dilation,
   return a;
 }
 
-void check(const Case& c) {
-  const ConvSizes& s = c.sizes;
-  INFO(s.channels << " to " << s.filters << " channels, groups " << s.groups << ", kernel "
-                  << s.window[1].kernel << ", stride " << s.window[1].stride << ", bf16 " << c.bf16
-                  << ", ends " << c.ends);
-  const Results found(c, true), expected(c, false);
-  // Sums in float; results in bfloat16 are rounded once more.
-  const double allowed = c.bf16 ? 0.02 : 2e-6;
-  CHECK(difference(found.y, expected.y, s.column_rows()) < allowed);
-  CHECK(difference(found.dx, expected.dx, s.column_rows() / s.channels * s.groups * s.filters) < allowed);
+void check(const ConvSizes& s) {
+  const Operands operands(s);
+  for (const bool ends : {false, true}) {
+    const Results expected(s, operands, ends, false, false);
+    for (const bool bf16 : {false, true}) {
+      INFO(s.channels << " to " << s.filters << " channels, groups " << s.groups << ", kernel "
+                      << s.window[1].kernel << ", stride " << s.window[1].stride << ", bf16 " << bf16
+                      << ", ends " << ends);
+      const Results found(s, operands, ends, true, bf16);
+      // Sums in float; results in bfloat16 are rounded once more.
+      const double allowed = bf16 ? 0.02 : 2e-6;
+      CHECK(difference(found.y, expected.y, s.column_rows()) < allowed);
+      CHECK(difference(found.dx, expected.dx, s.column_rows() / s.channels * s.groups * s.filters) < allowed);
+    }
+  }
 }
 
 }  // namespace
@@ -106,20 +116,18 @@ void check(const Case& c) {
 TEST_CASE("convolutions in pairs agree with those in float of the same operands on every instruction set") {
   const ThreadScope threads(2);
   on_every_target([] {
-    for (const bool bf16 : {false, true})
-      for (const bool ends : {false, true})
-        for (const auto& [channels, filters, groups, kernel, stride, dilation] :
-             {std::array<int64_t, 6>{16, 20, 1, 3, 1, 1},
-              {64, 70, 1, 3, 2, 1},
-              {6, 128, 1, 1, 1, 1},
-              {96, 40, 2, 3, 1, 2},
-              {64, 32, 1, 1, 2, 1},
-              {2, 6, 1, 7, 2, 1},
-              {320, 34, 1, 3, 1, 1}}) {
-          const WindowAxis h = axis(9, kernel, stride, dilation, kernel / 2),
-                           w = axis(21, kernel, stride, dilation, kernel / 2);
-          check({{2, channels, filters, groups, {WindowAxis{1, 1, 1, 1, 1, 0, 0}, h, w}}, bf16, ends});
-        }
+    for (const auto& [channels, filters, groups, kernel, stride, dilation] :
+         {std::array<int64_t, 6>{16, 20, 1, 3, 1, 1},
+          {64, 70, 1, 3, 2, 1},
+          {6, 128, 1, 1, 1, 1},
+          {96, 40, 2, 3, 1, 2},
+          {64, 32, 1, 1, 2, 1},
+          {2, 6, 1, 7, 2, 1},
+          {320, 34, 1, 3, 1, 1}}) {
+      const WindowAxis h = axis(9, kernel, stride, dilation, kernel / 2),
+                       w = axis(21, kernel, stride, dilation, kernel / 2);
+      check({2, channels, filters, groups, {WindowAxis{1, 1, 1, 1, 1, 0, 0}, h, w}});
+    }
   });
 }
 
