@@ -3,10 +3,10 @@
 python scripts/library_size.py PAGE NAME=FOLDER[=LIMIT] ...
 
 In each FOLDER, CMake has built a release of the library with the linker option -Wl,-Map=libortrain.map (`make size`). The size
-of a library is the size of its stripped file; the script fails if it is above LIMIT kilobytes. The sizes of kinds come from the sections of that file, the sizes of folders and
-sources from the map of the linker. If sources are compiled together (cmake/compile_together.py), their namespaces distinguish
-them. The map of a library with link-time optimization does not name the sources of functions; the script finds them in the
-objects of the first library.
+of a library is the size of its stripped file. The script fails if a library has more than LIMIT kilobytes. The sizes of kinds
+come from the sections of that file, the sizes of folders and sources from the map of the linker. If sources are compiled
+together (cmake/compile_together.py), their namespaces distinguish them. The map of a library with link-time optimization does
+not name the sources of functions; the script finds them in the objects of the first library.
 """
 
 from __future__ import annotations
