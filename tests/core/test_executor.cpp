@@ -230,7 +230,7 @@ TEST_CASE("a loop compiles its body once for each shape that it carries") {
   CHECK(runner.compilations() == compiled);
 }
 
-TEST_CASE("a loop without end is ended by the run options") {
+TEST_CASE("a loop without end is ended by the run options, from another thread") {
   auto body = std::make_shared<Graph>();
   body->inputs = {value("i"), value("on"), value("v")};
   body->nodes = {node("Identity", {"on"}, {"go"}), node("Neg", {"v"}, {"w"})};
