@@ -4,7 +4,7 @@
 #include "../support.h"
 
 // Python without the GIL does not need to turn it on: the library guards its own state.
-PYBIND11_MODULE(_ortrain, m, py::mod_gil_not_used()) {
+PYBIND11_MODULE(_ortrain, m, pybind11::mod_gil_not_used()) {
   using namespace ortrain::python;
   using namespace pybind11::literals;
   m.doc() = "The calls of libortrain. Use ortrain and ortrain.api instead.";
