@@ -52,6 +52,13 @@ def test_programs_record_the_major_version(build: pathlib.Path) -> None:
     assert options[options.index("-o") + 1] == f"libortrain.so.{VERSION}"
 
 
+def test_the_cpp_library_can_be_a_part_of_the_library(tmp_path: pathlib.Path) -> None:
+    """The linker then keeps its functions out of the exports."""
+    configure(tmp_path, "-DORTRAIN_OPERATORS=Relu", "-DORTRAIN_STATIC_CXX=ON").check_returncode()
+    needed = {"-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL"}
+    assert needed <= set(link_command(tmp_path).split())
+
+
 def test_the_static_library_exports_what_the_headers_declare(build: pathlib.Path) -> None:
     declared = {
         name
