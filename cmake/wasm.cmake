@@ -49,11 +49,4 @@ if(ORTRAIN_TESTS)
   add_executable(test_core EXCLUDE_FROM_ALL ${CORE_TESTS})
   target_link_libraries(test_core PRIVATE core catch_main)
   target_compile_definitions(test_core PRIVATE TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data" ORTRAIN_LEGACY=0)
-
-  # The tests of the core's classes that need neither protobuf nor parts of POSIX that WASI lacks. They need all operators.
-  file(GLOB CORE_TESTS CONFIGURE_DEPENDS tests/core/*.cpp)
-  list(FILTER CORE_TESTS EXCLUDE REGEX "/test_(allocations|checkpoint|fork|onnx_io|protobuf|replaced_file|system)\\.cpp$")
-  add_executable(test_core EXCLUDE_FROM_ALL ${CORE_TESTS})
-  target_link_libraries(test_core PRIVATE core catch_main)
-  target_compile_definitions(test_core PRIVATE TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data" ORTRAIN_LEGACY=0)
 endif()
