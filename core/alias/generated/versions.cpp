@@ -18,7 +18,7 @@ ORT_EXPORT OrtStatus* onnxruntime_append_cpu(OrtSessionOptions* options, int use
 
 asm(R"(
 .irp minor, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32
-.irp patch, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+.irp patch, 0, 1, 2, 3, 4, 5
 .symver onnxruntime_api_base, OrtGetApiBase@VERS_1.\minor\().\patch
 .symver onnxruntime_append_cpu, OrtSessionOptionsAppendExecutionProvider_CPU@VERS_1.\minor\().\patch
 .endr
