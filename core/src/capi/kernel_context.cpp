@@ -1,4 +1,5 @@
 // Calls that custom operators make while they run: inputs, outputs, memory, threads, other operators.
+// Compiled for size: the loop calls a function of the custom operator (CMakeLists.txt).
 #include "capi/generated/bodies.h"
 #include "capi/guard.h"
 #include "capi/handles.h"

@@ -63,7 +63,11 @@ class Kernel {
     if constexpr (std::is_trivially_destructible_v<F> && alignof(F) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__)
       return free_memory;
     else
-      return [](void* work) { delete static_cast<F*>(work); };
+      return destroy<F>;
+  }
+  template <class F>
+  [[gnu::cold]] static void destroy(void* work) {
+    delete static_cast<F*>(work);
   }
   // For all callables that have nothing to destroy.
   static void free_memory(void* work) { ::operator delete(work); }

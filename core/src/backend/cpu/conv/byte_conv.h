@@ -14,7 +14,7 @@ namespace ortrain {
 class ByteConvolution {
  public:
   // Tests also ask for what the processor would compute without instructions for words of four.
-  ByteConvolution(const ConvSizes& sizes, bool x_signed, bool w_signed, bool with_quads = true);
+  [[gnu::cold]] ByteConvolution(const ConvSizes& sizes, bool x_signed, bool w_signed, bool with_quads = true);
 
   // Whether it computes such convolutions: of one group, and depthwise with one filter for each channel.
   static bool suits(const ConvSizes& sizes);

@@ -45,7 +45,7 @@ struct ConvPass {
 class ChannelsLastConvolution {
  public:
   // With `pairs`, operands of Y and dX are rounded to bfloat16 if channels and filters are even.
-  explicit ChannelsLastConvolution(const ConvSizes& sizes, bool pairs = false);
+  [[gnu::cold]] explicit ChannelsLastConvolution(const ConvSizes& sizes, bool pairs = false);
 
   bool suits() const { return suits_; }
   bool in_pairs() const { return unit_ == 2; }

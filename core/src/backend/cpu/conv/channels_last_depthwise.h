@@ -22,7 +22,7 @@ struct DepthwiseSource {
 
 class ChannelsLastDepthwise {
  public:
-  explicit ChannelsLastDepthwise(const ConvSizes& sizes);
+  [[gnu::cold]] explicit ChannelsLastDepthwise(const ConvSizes& sizes);
 
   bool suits() const { return suits_; }
   // W as the functions below read it: [kernel..., C].

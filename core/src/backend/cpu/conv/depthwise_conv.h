@@ -17,7 +17,7 @@ namespace ortrain {
 
 class DepthwiseConvolution {
  public:
-  explicit DepthwiseConvolution(const ConvSizes& sizes);
+  [[gnu::cold]] explicit DepthwiseConvolution(const ConvSizes& sizes);
 
   bool suits() const { return suits_; }
   // Floats of memory for all workers.

@@ -19,7 +19,7 @@ class IntegerConvolution {
   // Planes count the filters of all images. Several threads call it.
   using Sink = std::function<void(int64_t plane, int64_t first, int64_t count, const int32_t* sums)>;
 
-  IntegerConvolution(const ConvSizes& sizes, bool x_signed, bool w_signed);
+  [[gnu::cold]] IntegerConvolution(const ConvSizes& sizes, bool x_signed, bool w_signed);
 
   // Elements of the memory that it needs: packed weights with the sums of the filters, and work.
   int64_t weight_words() const {
