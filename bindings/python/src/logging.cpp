@@ -11,8 +11,8 @@
 namespace ortrain::python {
 namespace {
 
-// The flag is read before the GIL is taken, so that a program without a function never waits for it. No Python
-// code runs under the mutex: without the GIL, one thread may change the function while another calls it.
+// The flag is read before the GIL is taken, so that a program without a function never waits for it. The
+// mutex is for Python without the GIL. No Python code runs while it is locked.
 std::mutex callback_mutex;
 PyObject* callback = nullptr;
 std::atomic<bool> has_callback = false;
