@@ -14,7 +14,7 @@ from codegen.spec.model import Call, Class, Command, Given, Parameter
 from codegen.spec.names import pascal, snake
 
 PATCHES = 6
-"""The number of patch releases per version of onnxruntime: 1.32.0 to 1.32.5. 1.24 had most, up to 1.24.4. Each takes 130 bytes."""
+"""The number of patch releases per version of onnxruntime: 1.32.0 to 1.32.5. 1.24 had most, up to 1.24.4."""
 
 
 class Language(Base):
