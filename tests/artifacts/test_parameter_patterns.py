@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pathlib
 
+import onnx
 import pytest
 from ortrain import artifacts
+from ortrain.api import CheckpointState, Module
 from recorded import Fixture
 
 TESTS = pathlib.Path(__file__).parents[1]
@@ -33,6 +35,31 @@ def test_a_module_has_the_weights_that_an_exporter_renamed(tmp_path: pathlib.Pat
     shapes = sorted(c.shape for c in report.initializers if c.fate is artifacts.Fate.TRAINED)
     assert shapes == [(24,), (24, 48), (48,), (48, 24)]
     assert "blocks.1.mlp.0.bias" in report.trained
+
+
+def test_a_trained_export_has_the_modules_of_the_given_model(tmp_path: pathlib.Path) -> None:
+    """Also where the exporter records modules in the metadata of nodes, which the training core drops."""
+    path = TESTS / "models" / "data" / "llama" / "dynamo_18.onnx"
+    report = report_of(path, tmp_path / "a")
+    state = CheckpointState.load_checkpoint(report.checkpoint)
+    module = Module(report.training_model, state, report.eval_model)
+    module.export_model_for_inferencing(tmp_path / "trained.onnx", ["output"])
+    given, trained = (
+        report_of(p, tmp_path / "b", requires_grad=["blocks.1.q_proj"]).trained
+        for p in (path, tmp_path / "trained.onnx")
+    )
+    assert trained == given
+    assert len(trained) == 1
+    adapters = artifacts.generate_artifacts(
+        onnx.load(tmp_path / "trained.onnx"),
+        adapter=artifacts.LoRA(targets=["q_proj"]),
+        loss=MSE,
+        artifact_directory=tmp_path / "b",
+    ).adapters
+    assert adapters is not None
+    assert [layer.module for layer in adapters.layers] == ["blocks.0.q_proj", "blocks.1.q_proj"]
+    quantized = artifacts.quantize_weights(tmp_path / "trained.onnx", block_size=16, skip=["down_proj"])
+    assert "blocks.0.q_proj" in [layer.module for layer in quantized.layers]
 
 
 def test_frozen_params_alone_take_patterns(tmp_path: pathlib.Path) -> None:

@@ -31,6 +31,7 @@ from ortrain.artifacts.blocks import (
     outputs_of_losses,
 )
 from ortrain.artifacts.choice.declaration import name_parameters, settled
+from ortrain.artifacts.choice.export_record import note_modules
 from ortrain.artifacts.graph import dynamic_batch
 from ortrain.artifacts.graph.adapters import BASE, LoRA
 from ortrain.artifacts.graph.adapters import KEY as ADAPTERS
@@ -229,6 +230,7 @@ def generate_artifacts(
     with onnxblock.base(loaded if qat is None else with_observers(loaded, qat), path):
         block()
     training_model, eval_model = block.to_model_proto()
+    note_modules(loaded, eval_model)
     initializers = settled(block, choices, edit.wanted.frozen)
     findings = find(loaded, initializers)
     log_choices(initializers, chosen_here=edit.wanted.trained is None and export is None)

@@ -11,6 +11,7 @@ import onnx.inliner
 from ortrain._files.models import load_model
 from ortrain._files.weights import load_with_weights_apart
 from ortrain.artifacts import networks
+from ortrain.artifacts.choice.export_record import with_modules
 from ortrain.artifacts.graph.constant_inputs import without_constant_inputs
 
 
@@ -55,6 +56,7 @@ def load(model: object, args: Any = None, apart: bool = False) -> tuple[onnx.Mod
         )
     if loaded.functions:
         loaded = onnx.inliner.inline_local_functions(loaded)
+    loaded = with_modules(loaded, may_change=path is not None)
     return without_constant_inputs(_with_free_dimensions(loaded)), path
 
 

@@ -8,6 +8,7 @@ leaves only names: of parameters, and of nodes, whose names contain the path of 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ _CALL_START = re.compile(
     r"%(?P<result>\w+) : [^\[]*(\[[^\]]*\] = )?call_function\[target=(?P<function>[\w.]+)\]\(args = \("
 )
 _SCOPES = "pkg.torch.onnx.name_scopes"
+#: The key of the modules of nodes in a model's metadata, which the training core keeps. It drops the metadata of nodes.
+_MODULES = "ortrain.modules"
 
 #: Generated names: of PyTorch's newer exporter, of the older exporter, of tools that turn its Constant nodes into initializers,
 #: of the exporters of TensorFlow and PaddlePaddle, and of onnxscript's functions. Weights that an exporter transposes or folds
@@ -239,6 +242,46 @@ def module_in(name: str) -> str | None:
         # The name of a module in a list begins with the name of the list: /layers.0/layers.0.fc
         path = plain if not path or plain.startswith(f"{path}.") else f"{path}.{plain}"
     return path or None
+
+
+def note_modules(model: onnx.ModelProto, written: onnx.ModelProto) -> None:
+    """Record in the metadata of a model of the training core which modules the layers of a given model belong to.
+
+    Models that are exported from it have the record. :func:`with_modules` reads it.
+    """
+    weights = {tensor.name for tensor in model.graph.initializer}
+    modules = {
+        node.name: module_of(node)
+        for node in model.graph.node
+        if node.name
+        and any(entry.key == _SCOPES for entry in node.metadata_props)
+        and not weights.isdisjoint(node.input)
+    }
+    kept = [entry for entry in written.metadata_props if entry.key != _MODULES]
+    del written.metadata_props[:]
+    written.metadata_props.extend(kept)
+    named = {name: module for name, module in modules.items() if module}
+    if named:
+        written.metadata_props.add(key=_MODULES, value=json.dumps(named))
+
+
+def with_modules(model: onnx.ModelProto, may_change: bool) -> onnx.ModelProto:
+    """Return a model whose nodes have the modules that :func:`note_modules` recorded; without a record, the given model."""
+    text = next((entry.value for entry in model.metadata_props if entry.key == _MODULES), None)
+    try:
+        modules = json.loads(text) if text is not None else None
+    except ValueError:
+        modules = None
+    if not isinstance(modules, dict):
+        return model
+    if not may_change:
+        given, model = model, onnx.ModelProto()
+        model.CopyFrom(given)
+    for node in model.graph.node:
+        module = modules.get(node.name)
+        if isinstance(module, str) and all(entry.key != _SCOPES for entry in node.metadata_props):
+            node.metadata_props.add(key=_SCOPES, value=repr([module, node.name]))
+    return model
 
 
 def _without_count(path: str) -> str:
