@@ -354,6 +354,28 @@ def test_a_target_is_a_module_a_pattern_or_an_operator(tmp_path: pathlib.Path) -
         layers("q_proj")
 
 
+def test_modules_that_share_weights_have_adapters_of_their_own(tmp_path: pathlib.Path) -> None:
+    """The shared matrix has the name of one of the modules; PEFT names an adapter by its module."""
+    model = onnx.load(DATA.parent / "exports" / "hf_gemma2__dyn20" / "model.onnx")
+    look_up = next(node for node in model.graph.node if node.input[0] == "m.lm_head.weight")
+    product = [node for node in model.graph.node if node.op_type == "MatMul"][-1]
+    for node, module in ((look_up, "m.model.embed_tokens"), (product, "m.lm_head")):
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=repr(["", "m", module, node.name]))
+
+    def layers(target: str) -> list[tuple[str, str]]:
+        report = artifacts.generate_artifacts(
+            model,
+            adapter=LoRA(r=2, targets=[target]),
+            loss=artifacts.LossType.MSELoss,
+            artifact_directory=tmp_path,
+        )
+        assert report.adapters is not None
+        return [(layer.module, layer.operator) for layer in report.adapters.layers]
+
+    assert layers("embed_tokens") == [("m.model.embed_tokens", "Gather")]
+    assert layers("lm_head") == [("m.lm_head", "MatMul")]
+
+
 def test_biases_are_trained_on_request(tmp_path: pathlib.Path) -> None:
     def biases(bias: str) -> tuple[str, ...]:
         report = training_of("vit", LoRA(r=2, targets="q_proj", bias=bias), tmp_path)[1]

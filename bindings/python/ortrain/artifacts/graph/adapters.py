@@ -45,6 +45,7 @@ from ortrain.artifacts.graph.targets import (
     fits,
     heads_of,
     path_of,
+    readers_of,
 )
 
 Array = npt.NDArray[Any]
@@ -351,6 +352,7 @@ class _Editor:
     def __init__(self, model: onnx.ModelProto, lora: LoRA, unfused: Unfused) -> None:
         self._model, self._lora, self._unfused = model, lora, unfused
         self._producers = {name: node for node in model.graph.node for name in node.output}
+        self._readers = readers_of(model)
         self._constants = Constants(model, self._producers)
         self._taken = _graph.names_in_use(model)
         self._rng = np.random.default_rng(lora.seed)
@@ -371,7 +373,9 @@ class _Editor:
 
     def _module(self, node: onnx.NodeProto) -> str:
         part = self._unfused.parts.get(node.output[0])
-        return part.module if part else path_of(node, node.input[WEIGHTS[node.op_type]], self._producers)
+        if part:
+            return part.module
+        return path_of(node, node.input[WEIGHTS[node.op_type]], self._producers, self._readers)
 
     def key(self, node: onnx.NodeProto) -> tuple[str, str]:
         """Return the module and the operator of a layer, as its record has them."""

@@ -77,19 +77,41 @@ def fits(entry: str, names: Collection[str]) -> bool:
     )
 
 
-def path_of(node: onnx.NodeProto, weights: str, producers: Mapping[str, onnx.NodeProto]) -> str:
+def path_of(
+    node: onnx.NodeProto,
+    weights: str,
+    producers: Mapping[str, onnx.NodeProto],
+    readers: Mapping[str, Collection[str]] | None = None,
+) -> str:
     """Return the path of the module of a layer: that of its weights, of the node or of its output; else the node's name.
 
-    onnxruntime's optimizer keeps the names of what a fused node returns, which have the path where node and weights have none.
+    Weights that several modules share have the path of one of them. The layers of the others have the path of their node, if
+    `readers` has the modules whose nodes read each value. onnxruntime's optimizer keeps the names of what a fused node returns,
+    which have the path where node and weights have none.
     """
     name = weights
     while True:
         if PATH.fullmatch(name):
-            return name.rpartition(".")[0]
+            path, own = name.rpartition(".")[0], module_of(node)
+            return own if own is not None and path in (readers or {}).get(name, ()) else path
         source = producers.get(name)
         if source is None or source.op_type not in COPIES:
             return module_of(node) or module_in(node.output[0]) or node.name or node.output[0]
         name = str(source.input[0])
+
+
+def readers_of(model: onnx.ModelProto) -> dict[str, set[str]]:
+    """Return the modules whose nodes read each value, or a copy of it."""
+    readers: dict[str, set[str]] = {}
+    sources = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type in COPIES}
+    for node in model.graph.node:
+        module = module_of(node)
+        for read in node.input if module is not None else ():
+            name: str | None = read
+            while name is not None:
+                readers.setdefault(name, set()).add(str(module))
+                name = sources.get(name)
+    return readers
 
 
 def heads_of(model: onnx.ModelProto) -> set[str]:
