@@ -503,3 +503,67 @@ def test_a_head_and_adapters_are_trained_together(tmp_path: pathlib.Path) -> Non
     training = Training(tmp_path)
     losses = [training.step(x, y % 4) for _ in range(5)]
     assert losses[-1] < losses[0]
+
+
+def test_a_model_with_adapters_is_trained_like_others(tmp_path: pathlib.Path) -> None:
+    """Its adapters are layers, which can still be added to the weights. It takes no second adapters."""
+    _, report = training_of("vit", LoRA(r=2), tmp_path / "a")
+    x = recorded_of("vit")["x"]
+    y = np.arange(len(x)) % 4
+    first = Trainer(tmp_path / "a", learning_rate=1e-2, threads=1)
+    first.fit((x, y), epochs=2, verbose=False)
+    adapted = tmp_path / "adapted.onnx"
+    first.export(adapted)
+    for name, settings in (("all", {}), ("head", {"head": artifacts.Head(4)})):
+        artifacts.generate_artifacts(
+            adapted,
+            loss=artifacts.LossType.CrossEntropyLoss,
+            optimizer=artifacts.OptimType.AdamW,
+            artifact_directory=tmp_path / name,
+            **settings,
+        )
+        trainer = Trainer(tmp_path / name, threads=1)
+        trainer.fit((x, y), epochs=1, verbose=False)
+        trainer.export(tmp_path / "apart.onnx", ["output"])
+        onnx.save(artifacts.merged(tmp_path / "apart.onnx"), tmp_path / "merged.onnx")
+        apart, merged = (
+            onnxruntime.InferenceSession(tmp_path / f"{form}.onnx").run(None, {"input": x})[0]
+            for form in ("apart", "merged")
+        )
+        np.testing.assert_allclose(merged, apart, atol=1e-5)
+    with pytest.raises(
+        ValueError, match=r"expected a model without adapters, found adapters of .*--adapters merged"
+    ):
+        artifacts.generate_artifacts(
+            adapted,
+            adapter=LoRA(r=2),
+            loss=artifacts.LossType.CrossEntropyLoss,
+            artifact_directory=tmp_path / "b",
+        )
+    quantized = artifacts.quantize_weights(adapted, tmp_path / "quantized.onnx", block_size=16)
+    assert not [layer for layer in quantized.layers if "lora" in layer.module]
+    assert any("it belongs to an adapter" in reason for reason in quantized.skipped)
+    assert report.adapters is not None
+    exact = artifacts.merged(tmp_path / "quantized.onnx", dequantize=True)
+    assert not [node for node in exact.graph.node if "lora" in node.name]
+
+
+def test_settings_that_are_no_adapters_are_rejected(tmp_path: pathlib.Path) -> None:
+    for settings, kind, message in (
+        ({"r": "8"}, TypeError, "expected a whole number as rank r, found '8'"),
+        ({"r": 8.0}, TypeError, "expected a whole number as rank r, found 8.0"),
+        ({"r": 0}, ValueError, "expected a rank r of 1 or more, found 0"),
+        ({"alpha": "16"}, TypeError, "expected a number as alpha, found '16'"),
+        ({"alpha": float("nan")}, ValueError, "expected a finite alpha, found nan"),
+        ({"dropout": None}, TypeError, "expected a number as dropout, found None"),
+        ({"targets": []}, ValueError, "expected at least one target, found none"),
+        ({"targets": [1]}, TypeError, "LoRA.targets must be a list of names"),
+    ):
+        with pytest.raises(kind, match=message):
+            LoRA(**settings)  # type: ignore[arg-type]
+    model = Fixture("mlp_adamw").path("model.onnx")
+    with pytest.raises(TypeError, match=r"adapter: expected LoRA\(...\) or None, found 'lora'"):
+        artifacts.generate_artifacts(model, adapter="lora", artifact_directory=tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"head: expected Head\(...\) or None, found 4"):
+        artifacts.generate_artifacts(model, head=4, artifact_directory=tmp_path)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())

@@ -66,7 +66,7 @@ def quantize_weights(
         When the file cannot be written.
     """
     if bits not in (4, 8):
-        raise ValueError(f"bits: expected 4 or 8, found {bits}")
+        raise ValueError(f"bits: expected 4 or 8, found {bits!r}")
     coding = Coding(bits, block_size, zero_points)
     loaded, source = load(model, apart=True)
     if source is None:

@@ -120,8 +120,17 @@ class LoRA:
 
     def __post_init__(self) -> None:
         """Reject invalid settings."""
+        if isinstance(self.r, bool) or not isinstance(self.r, (int, np.integer)):
+            raise TypeError(f"LoRA: expected a whole number as rank r, found {self.r!r}")
+        for name, number in (("alpha", self.alpha), ("dropout", self.dropout)):
+            if isinstance(number, bool) or not isinstance(number, (int, float, np.number)):
+                raise TypeError(f"LoRA: expected a number as {name}, found {number!r}")
         if self.r < 1:
             raise ValueError(f"LoRA: expected a rank r of 1 or more, found {self.r}")
+        if not math.isfinite(self.alpha):
+            raise ValueError(f"LoRA: expected a finite alpha, found {self.alpha}")
+        if not self.entries:
+            raise ValueError("LoRA: expected at least one target, found none")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"LoRA: expected dropout of at least 0 and less than 1, found {self.dropout}")
         if self.bias not in _BIASES:

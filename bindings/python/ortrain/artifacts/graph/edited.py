@@ -10,7 +10,7 @@ import onnx
 
 from ortrain.artifacts.choice.declaration import Wanted, wanted
 from ortrain.artifacts.choice.fates import InitializerReport
-from ortrain.artifacts.graph.adapters import Adapters, LoRA, add_adapters
+from ortrain.artifacts.graph.adapters import BASE, Adapters, LoRA, adapters_in, add_adapters
 from ortrain.artifacts.graph.head import Head, NewHead, freeze_body, replace_head, trained_with
 
 
@@ -72,9 +72,15 @@ def edited(
 
     Raises
     ------
+    TypeError
+        When `head` or `lora` has another type.
     ValueError
-        When the model has no classifier, or a pattern stands for nothing.
+        When the model has no classifier, or has adapters and should get others, or a pattern stands for nothing.
     """
+    for argument, value, expected in (("head", head, Head), ("adapter", lora, LoRA)):
+        if value is not None and not isinstance(value, expected):
+            raise TypeError(f"{argument}: expected {expected.__name__}(...) or None, found {value!r}")
+    model = _without_base(model, lora, path)
     if head is None and lora is None:
         return Edited(model, wanted(model, requires_grad, frozen_params))
     if requires_grad is not None:
@@ -107,3 +113,27 @@ def edited(
         leaves_out_unreached=True,
     )
     return Edited(model, choice, new, adapters)
+
+
+def _without_base(model: onnx.ModelProto, lora: LoRA | None, path: str | None) -> onnx.ModelProto:
+    """Return a model whose adapters are layers like others, because the checkpoint will have no adapters of its base.
+
+    The record of the adapters stays, with which `ortrain.artifacts.merged` adds them to the weights.
+    """
+    found = adapters_in(model)
+    if found is None:
+        return model
+    if lora is not None:
+        modules = [layer.module for layer in found.layers]
+        raise ValueError(
+            f"adapter: expected a model without adapters, found adapters of {', '.join(modules[:4])}"
+            f"{', ...' if len(modules) > 4 else ''}; train them further from their own artifacts, or add them to the weights "
+            "first with ortrain.artifacts.merged (`ortrain export --adapters merged`)"
+        )
+    if path is None:
+        given, model = model, onnx.ModelProto()
+        model.CopyFrom(given)
+    entries = [entry for entry in model.metadata_props if entry.key != BASE]
+    del model.metadata_props[:]
+    model.metadata_props.extend(entries)
+    return model

@@ -57,6 +57,8 @@ class Head:
             raise TypeError(f"Head: expected a number of classes, found {self.classes!r}")
         if self.classes < 2:
             raise ValueError(f"Head: expected 2 or more classes, found {self.classes}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise TypeError(f"Head: expected a whole number as seed, found {self.seed!r}")
         if self.seed < 0:
             raise ValueError(f"Head: expected a seed of 0 or more, found {self.seed}")
         if isinstance(self.train, str):

@@ -19,6 +19,7 @@ from ortrain._files.weights import array_of
 from ortrain._graph.initializers import add_initializer, free_name, is_read, remove_initializers
 from ortrain._support.counts import counted, sized
 from ortrain.artifacts.choice.export_record import PATH, module_of
+from ortrain.artifacts.graph.adapters import is_added
 from ortrain.artifacts.graph.block_codes import Codes, Coding, decode, encode
 from ortrain.artifacts.graph.fused import FusedLayer, Part, refuse, replace_nodes, unfuse
 
@@ -250,6 +251,8 @@ class _Quantizer:
 
     def _obstacle(self, node: onnx.NodeProto, name: str, transposed: bool, embeddings: bool) -> str | None:
         """Return why a layer keeps its weights; None if it does not."""
+        if is_added(node):
+            return "it belongs to an adapter"
         tensor = self._tensors[name]
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         columns = tensor.dims[0 if transposed else 1]
