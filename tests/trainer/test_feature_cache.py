@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
 import pathlib
 from typing import Any
@@ -114,6 +116,37 @@ def test_the_limit_bounds_what_is_kept(tmp_path: pathlib.Path, caplog: pytest.Lo
     assert values_of(fitted(folder, data, cache), data) == without
     assert "has room for 10 samples" in caplog.text
     assert all(file.stat().st_size < 2 * limit for file in (tmp_path / "features").iterdir())
+
+
+def test_a_full_disk_does_not_end_a_run(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, data = folder_of(RESNET, tmp_path / "artifacts"), data_of(RESNET)
+    without = values_of(fitted(folder, data, False), data)
+    cache = FeatureCache(folder=tmp_path / "features")
+
+    class Full(io.FileIO):
+        def write(self, content: Any) -> int:
+            if self.tell() + len(content) <= 700:
+                return super().write(content)
+            super().write(content[:5])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ortrain.trainer.feature_store.io.FileIO", Full)
+        assert values_of(fitted(folder, data, cache), data) == without
+    assert "cannot grow (No space left on device) and has room for 6 samples" in caplog.text
+    assert values_of(fitted(folder, data, cache), data) == without
+
+
+def test_a_folder_that_cannot_be_made_is_named(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, data = folder_of(RESNET, tmp_path / "artifacts"), data_of(RESNET)
+    (tmp_path / "file").write_bytes(b"")
+    found = values_of(fitted(folder, data, FeatureCache(folder=tmp_path / "file" / "features")), data)
+    assert f"not kept: cannot create the folder '{tmp_path / 'file' / 'features'}'" in caplog.text
+    assert found == values_of(fitted(folder, data, False), data)
 
 
 class Augmented:

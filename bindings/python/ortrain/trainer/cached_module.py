@@ -183,7 +183,13 @@ class CachedModule:
                 "whole model runs in every step",
                 stage.misses, stage.misses + stage.hits, epoch + 1,
             )  # fmt: skip
-        if stage.store.is_full and epoch == 0:
+        if stage.store.failure is not None and epoch == 0:
+            _log.warning(
+                "features: the file of features cannot grow (%s) and has room for %d samples; the others are computed in every "
+                "epoch",
+                stage.store.failure, len(stage.store),
+            )  # fmt: skip
+        elif stage.store.is_full and epoch == 0:
             _log.warning(
                 "features: the limit of %.0f MB has room for %d samples; the others are computed in every epoch. "
                 "FeatureCache(limit=...) raises it",

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from ortrain._files.writing import appending, make_folder
 
 Array = npt.NDArray[Any]
 
@@ -69,7 +72,7 @@ class FeatureStore:
     def __init__(self, cache: FeatureCache, body: str) -> None:
         self._limit = cache.limit
         self._path = None if cache.folder is None else Path(cache.folder) / f"{body}.features"
-        self._file: BinaryIO | None = None
+        self._file: io.FileIO | None = None
         self._rows: dict[bytes, tuple[Array, ...]] = {}
         self._places: dict[bytes, int] = {}
         self._form: list[tuple[np.dtype[Any], tuple[int, ...]]] = []
@@ -77,7 +80,9 @@ class FeatureStore:
         self.bytes = 0
         """The bytes of features that are kept."""
         self.is_full = False
-        """Whether features were not stored because of the limit."""
+        """Whether features were not stored because of the limit, or because the file cannot grow."""
+        self.failure: str | None = None
+        """Why the file cannot grow, such as a full disk."""
 
     def __len__(self) -> int:
         return len(self._rows) + len(self._places)
@@ -87,16 +92,19 @@ class FeatureStore:
         self._form = [(feature.dtype, feature.shape[1:]) for feature in features]
         if self._path is None:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.open("a+b")
+        make_folder(self._path.parent, "features")
+        with appending(self._path, "features"):
+            # Without a buffer, which would keep what the disk has no room for, and fail again when the file is closed.
+            self._file = io.FileIO(self._path, "a+")
         head = json.dumps([[dtype.str, list(shape)] for dtype, shape in self._form]).encode() + b"\n"
         self._file.seek(0)
         size = os.fstat(self._file.fileno()).st_size
         if self._file.read(len(head)) != head:  # the file is new, or has another format
             self._file.truncate(0)
-            self._file.write(head)
-            self._file.flush()
-            size = len(head)
+            size = len(head) if self._append(head, 0) else 0
+            if not size:
+                self._limit = 0
+                return
         records = (size - len(head)) // self._record_bytes
         self._end = len(head) + records * self._record_bytes
         self._file.truncate(self._end)  # a process may have ended while it wrote a record
@@ -150,10 +158,25 @@ class FeatureStore:
             self._rows[digest] = tuple(np.array(feature) for feature in row)
             return
         content = digest + b"".join(np.ascontiguousarray(feature).tobytes() for feature in row)
-        self._file.write(content + zlib.crc32(content).to_bytes(_CHECKSUM, "little"))
-        self._file.flush()
-        self._places[digest] = self._end
-        self._end += self._record_bytes
+        if self._append(content + zlib.crc32(content).to_bytes(_CHECKSUM, "little"), self._end):
+            self._places[digest] = self._end
+            self._end += self._record_bytes
+        else:
+            self.bytes -= self._row_bytes
+            self._limit = 0
+            self.is_full = True
+
+    def _append(self, content: bytes, end: int) -> bool:
+        """Write at the end of the file. Where there is no room, leave the file as it was, and return False."""
+        assert self._file is not None
+        try:
+            if self._file.write(content) == len(content):
+                return True
+            self.failure = "the disk is full"
+        except OSError as error:
+            self.failure = error.strerror or str(error)
+        self._file.truncate(end)
+        return False
 
     def clear(self) -> None:
         """Forget all features, also those in the file."""
