@@ -14,7 +14,7 @@ import pytest
 from exported import check_exported
 from onnx import helper, numpy_helper
 from ortrain import artifacts
-from ortrain.api import CheckpointState
+from ortrain.api import CheckpointState, Module
 from ortrain.artifacts import LoRA
 from ortrain.trainer import Trainer
 from recorded import Fixture
@@ -546,6 +546,23 @@ def test_a_model_with_adapters_is_trained_like_others(tmp_path: pathlib.Path) ->
     assert report.adapters is not None
     exact = artifacts.merged(tmp_path / "quantized.onnx", dequantize=True)
     assert not [node for node in exact.graph.node if "lora" in node.name]
+
+
+def test_a_merged_model_keeps_what_graphs_inside_nodes_read(tmp_path: pathlib.Path) -> None:
+    """Here tables that a Loop looks up."""
+    path = DATA.parents[1] / "models" / "data" / "dlrm_bags" / "dynamo_20.onnx"
+    report = artifacts.generate_artifacts(
+        path, adapter=LoRA(r=2), loss=artifacts.LossType.MSELoss, artifact_directory=tmp_path
+    )
+    state = CheckpointState.load_checkpoint(report.checkpoint)
+    module = Module(report.training_model, state, report.eval_model)
+    outputs = [output.name for output in onnx.load(path).graph.output]
+    module.export_model_for_inferencing(tmp_path / "apart.onnx", outputs)
+    onnx.save(artifacts.merged(tmp_path / "apart.onnx"), tmp_path / "merged.onnx")
+    sessions = [onnxruntime.InferenceSession(p) for p in (path, tmp_path / "merged.onnx")]
+    rng = np.random.default_rng(0)
+    feeds = {"dense": rng.normal(size=(3, 6)).astype(np.float32), "categories": rng.integers(0, 10, (3, 3, 4))}
+    np.testing.assert_allclose(*(session.run(None, feeds)[0] for session in sessions), atol=1e-6)
 
 
 def test_settings_that_are_no_adapters_are_rejected(tmp_path: pathlib.Path) -> None:

@@ -154,6 +154,21 @@ def test_a_trained_network_is_quantized_without_training(
     assert np.abs(scores - expected).max() > 1e-4
 
 
+def test_a_quantized_network_keeps_what_graphs_inside_nodes_read() -> None:
+    """Here tables that a Loop looks up."""
+    path = pathlib.Path(__file__).parents[1] / "models" / "data" / "dlrm_bags" / "dynamo_20.onnx"
+    feeds = {
+        "dense": random.normal(size=(8, 6)).astype(np.float32),
+        "categories": random.integers(0, 10, (8, 3, 4)),
+    }
+    made = artifacts.quantize_static(onnx.load(path), [feeds])
+    found, expected = (
+        onnxruntime.InferenceSession(model).run(None, feeds)[0]
+        for model in (made.SerializeToString(), path.read_bytes())
+    )
+    np.testing.assert_allclose(found, expected, atol=0.05)
+
+
 def test_what_cannot_be_quantized_is_refused() -> None:
     with pytest.raises(ValueError, match=r"expected a model of opset 13 or later, .* found 11"):
         Trainer(network(11), loss="cross_entropy", qat=Int8())

@@ -449,7 +449,7 @@ def _described(layer: AdaptedLayer, stored: Stored, exact: Array, parts: Parts) 
 
 def _reads_of_the_base(model: onnx.ModelProto) -> Counter[str]:
     """Count how often nodes read each value, without the nodes of adapters."""
-    return Counter(name for node in model.graph.node if not is_added(node) for name in node.input)
+    return Counter(name for node in _graph.walk(model.graph) if not is_added(node) for name in node.input)
 
 
 def _product(layer: AdaptedLayer, a: Array, b: Array) -> Array:
@@ -491,7 +491,7 @@ def _remove_adapters(model: onnx.ModelProto, adapters: Adapters, decoded: Sequen
             for place in makers:  # none if another layer read it, too, and it is gone
                 del graph.node[place]
     refuse(model, adapters.fused)
-    read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    read = {name for node in _graph.walk(graph) for name in node.input} | {value.name for value in graph.output}
     gone = [tensor.name for tensor in graph.initializer if tensor.name not in read]
     remove_initializers(model, [*gone, *sums])
     made = {name for node in graph.node for name in node.output}

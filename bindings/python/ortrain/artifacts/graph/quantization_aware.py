@@ -231,8 +231,9 @@ def with_constants(model: onnx.ModelProto) -> onnx.ModelProto:
             folded.append(node)
             known.update(node.output)
     inner = {name for node in folded for name in node.output}
-    kept = [node for node in graph.node if node.name not in {node.name for node in folded}]
-    read = {name for node in kept for name in node.input}
+    gone = {node.name for node in folded}
+    kept = [node for node in graph.node if node.name not in gone]
+    read = {name for node in _graph.walk(graph) if node.name not in gone for name in node.input}
     wanted = sorted(inner & read)
     computed = helper.make_graph(
         folded,
