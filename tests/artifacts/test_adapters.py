@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import shutil
 from typing import Any
 
 import numpy as np
@@ -194,6 +195,43 @@ def test_files_of_peft_are_written_as_they_were_read(case: str, tmp_path: pathli
     for key in ("peft_type", "r", "lora_alpha", "lora_dropout", "bias", "use_rslora", "use_dora"):
         assert config[key] == given[key]
     assert config["base_model_name_or_path"] == "gpt2"
+
+
+def names_in(folder: pathlib.Path) -> tuple[set[str], set[str]]:
+    """The modules of the tensors in PEFT's files, and of the configuration."""
+    tensors = pytest.importorskip("safetensors.numpy").load_file(folder / "adapter_model.safetensors")
+    config = json.loads((folder / "adapter_config.json").read_text())
+    modules = {name.partition(".lora_")[0].removeprefix("base_model.model.") for name in tensors}
+    return modules, set(config["target_modules"])
+
+
+def test_adapters_have_the_names_of_the_network_that_peft_loads(tmp_path: pathlib.Path) -> None:
+    """The export is of a module that has GPT-2 as its attribute `m`, as is usual for networks of transformers."""
+    training, _ = training_of("gpt2", LoRA(r=2, targets=["c_fc"]), tmp_path / "a")
+    expected = {f"transformer.h.{layer}.mlp.c_fc" for layer in range(2)}
+    artifacts.write_peft(training.state, tmp_path / "peft")
+    assert names_in(tmp_path / "peft") == (expected, expected)
+    # The names of files that were read are kept, whether they have the outer module or not.
+    artifacts.write_peft(training.state, tmp_path / "outer", prefix="")
+    for folder in ("peft", "outer"):
+        again, _ = training_of("gpt2", artifacts.read_peft(tmp_path / folder), tmp_path / "b")
+        artifacts.write_peft(again.state, tmp_path / "again")
+        assert names_in(tmp_path / "again") == names_in(tmp_path / folder)
+    assert names_in(tmp_path / "outer")[0] == {f"m.{module}" for module in expected}
+
+
+def test_weights_of_an_embedding_that_peft_saved_are_those_of_the_base(tmp_path: pathlib.Path) -> None:
+    safetensors = pytest.importorskip("safetensors.numpy")
+    shutil.copytree(DATA / "gpt2_embedding", tmp_path / "peft")
+    file = tmp_path / "peft" / "adapter_model.safetensors"
+    tensors = safetensors.load_file(file)
+    module = next(name.partition(".lora_")[0] for name in tensors if ".lora_embedding_A" in name)
+    safetensors.save_file(tensors | {f"{module}.base_layer.weight": np.zeros((3, 2), np.float32)}, file)
+    training, _ = training_of("gpt2", artifacts.read_peft(tmp_path / "peft"), tmp_path / "a")
+    artifacts.write_peft(training.state, tmp_path / "again")
+    assert names_in(tmp_path / "again")[0] == {
+        name.partition(".lora_")[0][len("base_model.model.") :] for name in tensors
+    }
 
 
 def test_adapters_of_another_kind_are_refused(tmp_path: pathlib.Path) -> None:
@@ -561,7 +599,10 @@ def test_a_merged_model_keeps_what_graphs_inside_nodes_read(tmp_path: pathlib.Pa
     onnx.save(artifacts.merged(tmp_path / "apart.onnx"), tmp_path / "merged.onnx")
     sessions = [onnxruntime.InferenceSession(p) for p in (path, tmp_path / "merged.onnx")]
     rng = np.random.default_rng(0)
-    feeds = {"dense": rng.normal(size=(3, 6)).astype(np.float32), "categories": rng.integers(0, 10, (3, 3, 4))}
+    feeds = {
+        "dense": rng.normal(size=(3, 6)).astype(np.float32),
+        "categories": rng.integers(0, 10, (3, 3, 4)),
+    }
     np.testing.assert_allclose(*(session.run(None, feeds)[0] for session in sessions), atol=1e-6)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ import onnx
 from ortrain import _graph
 from ortrain._files.reading import explained, open_file
 from ortrain._files.weights import array_of, load_with_weights_apart
-from ortrain._files.writing import write_files
+from ortrain._files.writing import make_folder, write_files
 from ortrain._graph.initializers import add_initializer, free_name, is_read, remove_initializers
 from ortrain._ortrain import OrtValue
 from ortrain.adapters import AdapterFormat
@@ -46,6 +47,10 @@ Array = npt.NDArray[Any]
 
 _PREFIX = "base_model.model."
 _CONFIG, _TENSORS = "adapter_config.json", "adapter_model.safetensors"
+#: The path of a layer in a language model of transformers that is an attribute of another module.
+_WRAPPED = re.compile(
+    r"\w+\.(backbone|gpt_neox|model|transformer)\.(decoder|embed_in|embed_tokens|h|layers|wte)\."
+)
 #: Settings of PEFT that change what an adapter computes and that adapters here do not have.
 _OTHERS = (
     "alpha_pattern",
@@ -105,6 +110,9 @@ def read_peft(folder: StrPath) -> LoRA:
         name.removeprefix(_PREFIX).replace(".base_layer.", "."): value for name, value in tensors.items()
     }
     modules = dict.fromkeys(name.partition(".lora_")[0] for name in values if ".lora_" in name)
+    for module in modules:
+        # PEFT saves the weights of an embedding too, as they are in the base.
+        values.pop(f"{module}.weight", None)
     return LoRA(
         r=int(config["r"]),
         alpha=float(config["lora_alpha"]),
@@ -129,7 +137,23 @@ def _values(state: CheckpointState, names: list[str]) -> dict[str, Array]:
     return {name: state.parameters[name].data for name in names}
 
 
-def write_peft(checkpoint: CheckpointState | StrPath, folder: StrPath, base_model: str | None = None) -> None:
+def _without_wrapper(modules: Sequence[str]) -> str:
+    """Return the name of the module around a network of transformers, with a dot; an empty text if there is none.
+
+    To export a language model of transformers, a module around it is needed, which PEFT does not know. In a network of
+    transformers, the module with the layers is at the top.
+    """
+    first = {module.partition(".")[0] for module in modules}
+    is_wrapped = len(first) == 1 and any(_WRAPPED.match(f"{module}.") for module in modules)
+    return f"{first.pop()}." if is_wrapped else ""
+
+
+def write_peft(
+    checkpoint: CheckpointState | StrPath,
+    folder: StrPath,
+    base_model: str | None = None,
+    prefix: str | None = None,
+) -> None:
     """Write the adapters of a checkpoint as PEFT does.
 
     Parameters
@@ -140,6 +164,10 @@ def write_peft(checkpoint: CheckpointState | StrPath, folder: StrPath, base_mode
         The folder for ``adapter_config.json`` and ``adapter_model.safetensors``, which ``PeftModel.from_pretrained`` reads.
     base_model : str, optional
         The name of the model that the configuration states.
+    prefix : str, optional
+        The start of the names that PEFT's network does not have, such as ``"model."`` where the exported module contained that
+        network as ``self.model``. By default that of the files that the adapters were read from, else that of the module around
+        a language model of transformers.
 
     Raises
     ------
@@ -156,6 +184,13 @@ def write_peft(checkpoint: CheckpointState | StrPath, folder: StrPath, base_mode
         module, _, leaf = bias.rpartition(".")
         if any(layer.module == module for layer in adapters.layers):
             tensors[f"{_PREFIX}{module}.base_layer.{leaf}"] = tensors.pop(f"{_PREFIX}{bias}")
+    modules = [layer.module for layer in adapters.layers]
+    if prefix is None:
+        prefix = _without_wrapper(modules) if adapters.prefix is None else adapters.prefix
+    tensors = {
+        f"{_PREFIX}{name.removeprefix(_PREFIX).removeprefix(prefix)}": value
+        for name, value in tensors.items()
+    }
     config = {
         "peft_type": "LORA",
         "task_type": None,
@@ -168,10 +203,10 @@ def write_peft(checkpoint: CheckpointState | StrPath, folder: StrPath, base_mode
         "use_rslora": adapters.use_rslora,
         "use_dora": adapters.use_dora,
         "fan_in_fan_out": False,
-        "target_modules": [layer.module for layer in adapters.layers],
+        "target_modules": list(dict.fromkeys(module.removeprefix(prefix) for module in modules)),
     }
     target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
+    make_folder(target, "adapters")
     contiguous = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
     write_files(
         {
@@ -491,7 +526,9 @@ def _remove_adapters(model: onnx.ModelProto, adapters: Adapters, decoded: Sequen
             for place in makers:  # none if another layer read it, too, and it is gone
                 del graph.node[place]
     refuse(model, adapters.fused)
-    read = {name for node in _graph.walk(graph) for name in node.input} | {value.name for value in graph.output}
+    read = {name for node in _graph.walk(graph) for name in node.input} | {
+        value.name for value in graph.output
+    }
     gone = [tensor.name for tensor in graph.initializer if tensor.name not in read]
     remove_initializers(model, [*gone, *sums])
     made = {name for node in graph.node for name in node.output}

@@ -188,6 +188,8 @@ class Adapters:
         The settings.
     fused : tuple of FusedLayer
         The fused operators that were written as their parts; :func:`ortrain.artifacts.merged` puts them back.
+    prefix : str or None
+        The start of the modules' paths that the names of the given values do not have; None without given values.
     """
 
     model: str
@@ -204,6 +206,7 @@ class Adapters:
     use_rslora: bool
     use_dora: bool = False
     fused: tuple[FusedLayer, ...] = ()
+    prefix: str | None = None
 
     @property
     def parameters(self) -> list[str]:
@@ -327,6 +330,7 @@ def add_adapters(
         use_rslora=lora.use_rslora,
         use_dora=lora.use_dora,
         fused=unfused.layers,
+        prefix=editor.prefix,
     )
     editor.finish()
     model.metadata_props.add(key=KEY, value=adapters.to_json())
@@ -366,6 +370,7 @@ class _Editor:
         self._taken = _graph.names_in_use(model)
         self._rng = np.random.default_rng(lora.seed)
         self._used: set[str] = set()
+        self.prefix: str | None = None
         self._paths: set[str] = set()
         self._adapted: dict[tuple[str, str], AdaptedLayer] = {}
         self._added: dict[str, list[onnx.NodeProto]] = {}
@@ -566,6 +571,8 @@ class _Editor:
             return value
         given = self._lora.values[fitting[0]]
         self._used.update(fitting)
+        if self.prefix is None:
+            self.prefix = name.removesuffix(fitting[0])
         if given.shape != shape:
             raise ValueError(f"LoRA: expected {name} of shape {list(shape)}, found {list(given.shape)}")
         return np.asarray(given)
