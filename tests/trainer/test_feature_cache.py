@@ -14,6 +14,7 @@ import pytest
 from ortrain.artifacts import Head, generate_artifacts
 from ortrain.trainer import FeatureCache, LambdaCallback, Trainer
 from ortrain.trainer import cached_module as cached
+from ortrain.trainer.feature_store import FeatureStore
 
 MODELS = pathlib.Path(__file__).parents[1] / "models" / "data"
 RESNET = MODELS / "resnet" / "torchscript_20.onnx"
@@ -132,8 +133,15 @@ def test_a_full_disk_does_not_end_a_run(
             super().write(content[:5])
             raise OSError(errno.ENOSPC, "No space left on device")
 
+    opened = FeatureStore.open
+
+    def open_on_a_full_disk(store: FeatureStore, features: Any) -> None:
+        opened(store, features)
+        assert store._file is not None
+        store._file = Full(store._file.name, "a+")
+
     with monkeypatch.context() as patched:
-        patched.setattr("ortrain.trainer.feature_store.io.FileIO", Full)
+        patched.setattr(FeatureStore, "open", open_on_a_full_disk)
         assert values_of(fitted(folder, data, cache), data) == without
     assert "cannot grow (No space left on device) and has room for 6 samples" in caplog.text
     assert values_of(fitted(folder, data, cache), data) == without

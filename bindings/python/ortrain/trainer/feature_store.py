@@ -95,7 +95,7 @@ class FeatureStore:
         make_folder(self._path.parent, "features")
         with appending(self._path, "features"):
             # Without a buffer, which would keep what the disk has no room for, and fail again when the file is closed.
-            self._file = io.FileIO(self._path, "a+")
+            self._file = self._path.open("a+b", buffering=0)
         head = json.dumps([[dtype.str, list(shape)] for dtype, shape in self._form]).encode() + b"\n"
         self._file.seek(0)
         size = os.fstat(self._file.fileno()).st_size
