@@ -443,6 +443,7 @@ class Runner {
   void command_show_parameter(const Arguments& a);
   void command_update_parameter(const Arguments& a);
   void command_save(const Arguments& a);
+  void command_assign(const Arguments& a);
   void command_export(const Arguments& a);
   void command_release(const Arguments& a) {
     if (objects_.erase(a[0]) == 0) stop(a[0], " names nothing");

@@ -158,6 +158,7 @@ def scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Scenar
             "values.txt": prepare_values,
             "errors.txt": prepare_errors,
             "groups.txt": prepare_groups,
+            "switching.txt": prepare_groups,
             "half.txt": prepare_half,
             "inference.txt": prepare_inference,
         }.get(name, functools.partial(prepare_fixture, "mlp_adamw"))
@@ -176,7 +177,9 @@ def assert_same(ours: Ran, reference: Ran) -> None:
 
 
 @pytest.mark.parametrize("language", [language for language in LANGUAGES if language != "c"])
-@pytest.mark.parametrize("name", [*CASES, "values.txt", "groups.txt", "half.txt", "inference.txt"])
+@pytest.mark.parametrize(
+    "name", [*CASES, "values.txt", "groups.txt", "switching.txt", "half.txt", "inference.txt"]
+)
 def test_a_run_has_the_same_numbers_and_files_in_every_language(name, language, scenario, runner_of):
     reference = scenario(name).run("c", runner_of("c"))
     assert_same(scenario(name).run(language, runner_of(language)), reference)

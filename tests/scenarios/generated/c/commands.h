@@ -332,6 +332,13 @@ static OrtStatus* command_save(int count, char** arguments) {
   return NULL;
 }
 
+static OrtStatus* command_assign(int count, char** arguments) {
+  (void)count;
+  OrtCheckpointState* object = state_of(arguments[0]);
+  TRY(extension->CheckpointAssign(object, state_of(arguments[1])));
+  return NULL;
+}
+
 static OrtStatus* command_export(int count, char** arguments) {
   (void)count;
   OrtTrainingSession* object = session_of(arguments[0]);
@@ -436,6 +443,7 @@ static const struct entry {
     {"show_parameter", command_show_parameter, 2, 2},
     {"update_parameter", command_update_parameter, 3, 3},
     {"save", command_save, 3, 3},
+    {"assign", command_assign, 2, 2},
     {"export", command_export, 2, kTokens},
     {"release", command_release, 1, 1},
     {"log", command_log, 1, 1},

@@ -162,6 +162,10 @@ inline void Runner::command_save(const Arguments& a) {
   Ort::CheckpointState::SaveCheckpoint(state(a[0]), path_of(a[1]), flag(a[2], "with", "without"));
 }
 
+inline void Runner::command_assign(const Arguments& a) {
+  state(a[0]).Assign(state(a[1]));
+}
+
 inline void Runner::command_export(const Arguments& a) {
   session(a[0]).ExportModelForInferencing(path_of(a[1]), std::vector<std::string>(a.begin() + 2, a.end()));
 }
@@ -232,6 +236,7 @@ inline const std::map<std::string, Runner::Command>& Runner::commands() {
       {"show_parameter", {2, 2, &Runner::command_show_parameter}},
       {"update_parameter", {3, 3, &Runner::command_update_parameter}},
       {"save", {3, 3, &Runner::command_save}},
+      {"assign", {2, 2, &Runner::command_assign}},
       {"export", {2, kAny, &Runner::command_export}},
       {"release", {1, 1, &Runner::command_release}},
       {"log", {1, 1, &Runner::command_log}},

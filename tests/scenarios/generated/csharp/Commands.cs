@@ -217,6 +217,11 @@ public sealed partial class Runner
         CheckpointState.SaveCheckpoint(State(a[0]), a[1], Flag(a[2], "with", "without"));
     }
 
+    private void Assign(string[] a)
+    {
+        State(a[0]).Assign(State(a[1]));
+    }
+
     private void Export(string[] a)
     {
         Training(a[0]).ExportModelForInferencing(a[1], From(a, 2));
@@ -298,6 +303,7 @@ public sealed partial class Runner
             { "show_parameter", new Command(2, 2, ShowParameter) },
             { "update_parameter", new Command(3, 3, UpdateParameter) },
             { "save", new Command(3, 3, Save) },
+            { "assign", new Command(2, 2, Assign) },
             { "export", new Command(2, int.MaxValue, Export) },
             { "release", new Command(1, 1, Release) },
             { "log", new Command(1, 1, Log) },

@@ -182,6 +182,10 @@ static BOOL command_save(Arguments *arguments, NSError **error) {
   return [state_of([arguments objectAtIndex:0]) saveCheckpointToPath:[arguments objectAtIndex:1] withOptimizerState:flag([arguments objectAtIndex:2], @"with", @"without") error:error];
 }
 
+static BOOL command_assign(Arguments *arguments, NSError **error) {
+  return [state_of([arguments objectAtIndex:0]) assignWithSource:state_of([arguments objectAtIndex:1]) error:error];
+}
+
 static BOOL command_export(Arguments *arguments, NSError **error) {
   return [session_of([arguments objectAtIndex:0]) exportModelForInferenceWithOutputPath:[arguments objectAtIndex:1] graphOutputNames:from(arguments, 2) error:error];
 }
@@ -250,6 +254,7 @@ static const struct entry {
     {"show_parameter", command_show_parameter, 2, 2},
     {"update_parameter", command_update_parameter, 3, 3},
     {"save", command_save, 3, 3},
+    {"assign", command_assign, 2, 2},
     {"export", command_export, 2, kMost},
     {"release", command_release, 1, 1},
     {"log", command_log, 1, 1},

@@ -56,6 +56,7 @@ COMMANDS: dict[str, tuple[int, int | None]] = {
     "show_parameter": (2, 2),
     "update_parameter": (3, 3),
     "save": (3, 3),
+    "assign": (2, 2),
     "export": (2, None),
     "release": (1, 1),
     "log": (1, 1),
@@ -251,6 +252,9 @@ class Commands(Protocol):
 
     def command_save(self, *tokens: str) -> None:
         CheckpointState.save_checkpoint(self.state(tokens[0]), tokens[1], self.flag(tokens[2], "with", "without"))
+
+    def command_assign(self, *tokens: str) -> None:
+        self.state(tokens[0]).assign(self.state(tokens[1]))
 
     def command_export(self, *tokens: str) -> None:
         self.module(tokens[0], True).export_model_for_inferencing(tokens[1], list(tokens[2:]))

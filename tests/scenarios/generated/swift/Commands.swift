@@ -165,6 +165,10 @@ extension Runner {
     try state(arguments[0]).saveCheckpoint(toPath: arguments[1], withOptimizerState: flag(arguments[2], "with", "without"))
   }
 
+  func command_assign(_ arguments: [String]) throws {
+    try state(arguments[0]).assign(withSource: state(arguments[1]))
+  }
+
   func command_export(_ arguments: [String]) throws {
     try session(arguments[0]).exportModelForInference(withOutputPath: arguments[1], graphOutputNames: Array(arguments[2...]))
   }
@@ -232,6 +236,7 @@ extension Runner {
     case "show_parameter": return (command_show_parameter, 2...2)
     case "update_parameter": return (command_update_parameter, 3...3)
     case "save": return (command_save, 3...3)
+    case "assign": return (command_assign, 2...2)
     case "export": return (command_export, 2...64)
     case "release": return (command_release, 1...1)
     case "log": return (command_log, 1...1)
