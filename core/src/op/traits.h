@@ -77,7 +77,8 @@ struct Traits {
   PositionRule positions = nullptr;
   // The operations of a run, from the shapes of inputs (null where left out) and of output 0. Without this, a
   // few per element of output 0 are assumed.
-  Operations (*operations)(const Node& node, std::span<const Shape* const> inputs, const Shape& output) = nullptr;
+  Operations (*operations)(const Node& node, std::span<const Shape* const> inputs,
+                           const Shape& output) = nullptr;
   // A node that recomputes output 0 of the given node, if running the same node again would give another
   // result (random numbers, updated state). Nothing if there is none.
   std::optional<Node> (*repeat)(const Node& node, const FirstOutput& first) = nullptr;
