@@ -1,6 +1,7 @@
-// The cost model of recomputation (program/recompute.h): about how long a node takes. It must rank nodes
-// correctly, not predict times: the program that it selects is compiled and its memory counted. The constants
-// are orders of magnitude for one thread, not fitted to a machine.
+// The cost model of recomputation (program/recompute.h): about how long a node takes. The ratios between
+// nodes must be about right, not the times: the search compares nodes, and `auto` limits the share of a step
+// that is computed again. The memory of a program is counted, not estimated. The constants are orders of
+// magnitude for one thread, not fitted to a machine.
 #pragma once
 
 namespace ortrain::cost {
