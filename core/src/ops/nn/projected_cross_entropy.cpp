@@ -339,13 +339,17 @@ template <typename E>
 struct WordBlock {
   const int64_t* which;  // the labels
   Words words;
-  int64_t groups;
+  int64_t rows, groups;
   E* exponentials;  // null: no gradient
   ScoreGroup* group;
   WordsSoFar* so_far;
 
   void take(int64_t row, int64_t column, int64_t n, const float* line) const {
     E* to = exponentials ? exponentials + row * words.count + column : nullptr;
+    // The next row, which another thread may have read last.
+    if (to && row + 1 < rows)
+      for (int64_t i = 0; i < n; i += 64 / static_cast<int64_t>(sizeof(E)))
+        __builtin_prefetch(to + words.count + i, 1);
     word_exponentials(line, n, group + row * groups + column / kScoreGroup, to);
     const int64_t target = which[row] - words.first - column;
     if (target < 0 || target >= n) return;
@@ -391,10 +395,13 @@ int64_t positions_at_a_time(int64_t places) {
   return parts == 0 ? 0 : (places + parts - 1) / parts;
 }
 
-// The words of a block: as many as the memory for exponentials holds. They are an odd number of groups, so
-// that rows of exponentials do not all map to the same sets of a cache.
+// The words of a block: as many as the memory for exponentials holds. They are an even number of groups,
+// which two threads share equally, but not a multiple of eight, so that rows of exponentials do not all map
+// to the same sets of a cache.
 int64_t words_at_a_time(int64_t positions, int64_t classes) {
-  return std::min(classes, ((tuning::kWordScores / positions / kScoreGroup - 1) | 1) * kScoreGroup);
+  static_assert(tuning::kWordScores / tuning::kWordPositions >= 2 * kScoreGroup);
+  const int64_t even = tuning::kWordScores / positions / kScoreGroup / 2 * 2;
+  return std::min(classes, (even % 8 == 0 ? even - 2 : even) * kScoreGroup);
 }
 
 // The kernel for float. E: the type of the exponentials.
@@ -447,6 +454,7 @@ class FloatKernel {
       const Words words{first, std::min(most, m_.classes - first)};
       const WordBlock<E> block{which,
                                words,
+                               count,
                                (words.count + kScoreGroup - 1) / kScoreGroup,
                                f.at_or_null<E>(exponentials_),
                                f.at<ScoreGroup>(groups_),

@@ -105,24 +105,28 @@ HWY_INLINE int64_t LookUp(const uint8_t* bytes, int64_t n, float zero, float sca
   return i;
 }
 
-HWY_INLINE int64_t LookUp(const uint8_t* bytes, int64_t n, float zero, float scale, float* to) {
+// to[i] for kCodes codes.
+template <class V>
+HWY_INLINE void LookUpFloats(const uint8_t* bytes, V table, float* to) {
   const hn::ScalableTag<float> d;
   const hn::ScalableTag<uint32_t> word;
   const hn::Rebind<uint8_t, decltype(word)> byte;
   const hn::Repartition<uint16_t, decltype(byte)> two;
-  const auto table = TableOf(zero, scale);
   const auto low = hn::Set(word, 15u);
+  const auto loaded = hn::BitCast(two, hn::LoadU(byte, bytes));
+  // In the order in which the interleaved values below are consecutive.
+  const auto ordered = hn::InterleaveLower(two, loaded, hn::ShiftRightBytes<8>(two, loaded));
+  const auto both = hn::PromoteTo(word, hn::BitCast(byte, ordered));
+  const auto even = hn::TableLookupLanes(table, hn::IndicesFromVec(d, hn::And(both, low)));
+  const auto odd = hn::TableLookupLanes(table, hn::IndicesFromVec(d, hn::ShiftRight<4>(both)));
+  hn::StoreU(hn::InterleaveLower(d, even, odd), d, to);
+  hn::StoreU(hn::InterleaveUpper(d, even, odd), d, to + kCodes / 2);
+}
+
+HWY_INLINE int64_t LookUp(const uint8_t* bytes, int64_t n, float zero, float scale, float* to) {
+  const auto table = TableOf(zero, scale);
   int64_t i = 0;
-  for (; i + kCodes <= n; i += kCodes) {
-    const auto loaded = hn::BitCast(two, hn::LoadU(byte, bytes + (i >> 1)));
-    // In the order in which the interleaved values below are consecutive.
-    const auto ordered = hn::InterleaveLower(two, loaded, hn::ShiftRightBytes<8>(two, loaded));
-    const auto both = hn::PromoteTo(word, hn::BitCast(byte, ordered));
-    const auto even = hn::TableLookupLanes(table, hn::IndicesFromVec(d, hn::And(both, low)));
-    const auto odd = hn::TableLookupLanes(table, hn::IndicesFromVec(d, hn::ShiftRight<4>(both)));
-    hn::StoreU(hn::InterleaveLower(d, even, odd), d, to + i);
-    hn::StoreU(hn::InterleaveUpper(d, even, odd), d, to + i + kCodes / 2);
-  }
+  for (; i + kCodes <= n; i += kCodes) LookUpFloats(bytes + (i >> 1), table, to + i);
   return i;
 }
 #endif
@@ -335,12 +339,55 @@ bool PackCodesAcross(const BlockCodes& w, const CodesPart& part, const CodesPart
 }
 #endif
 
+#ifdef ORTRAIN_LOOKS_UP_CODES
+// zeros[i] = the zero point of block first + i of row r for i < n, of codes of 4 bits.
+HWY_INLINE void ReadZeros(const BlockCodes& w, int64_t r, int64_t first, int64_t n, float* zeros) {
+  if (!w.packed_zeros) {
+    for (int64_t i = 0; i < n; ++i) zeros[i] = ZeroOf(w, r, first + i);
+    return;
+  }
+  const uint8_t* codes = w.packed_zeros + r * ((w.blocks + 1) / 2);
+  for (int64_t i = 0; i < n; ++i) zeros[i] = static_cast<float>(CodeAt(codes, first + i, 4));
+}
+
+// Packs rows of W. The zero points of a row are read first: one at a time between the codes, they take
+// longer.
+bool PackFloatsAlong(const BlockCodes& w, const CodesPart& part, const CodesPart& next, float* packed) {
+  constexpr int64_t kMost = 64;
+  const int64_t first = BlockOf(w, part.column),
+                blocks = BlockOf(w, part.column + part.columns - 1) + 1 - first;
+  if (w.bits != 4 || w.block < kCodes || part.column % kCodes || part.columns % kCodes || blocks > kMost)
+    return false;
+  float zeros[kMost];
+  const int64_t width = kPanel * LanesOf<float>();
+  for (int64_t i = 0; i < part.rows; ++i) {
+    FetchAhead(w, part, next, i);
+    const int64_t r = part.row + i;
+    ReadZeros(w, r, first, blocks, zeros);
+    const uint8_t* codes = BytesOf(w, r, part.column);
+    const float* scales = w.scales + r * w.blocks + first;
+    for (int64_t c = 0, b = 0; c < part.columns; ++b) {
+      const auto table = TableOf(zeros[b], scales[b]);
+      const int64_t end = HWY_MIN(part.columns, (first + b + 1) * w.block - part.column);
+      for (; c < end; c += kCodes) {
+        const int64_t j = c / width * width, stored = HWY_MIN(width, part.columns - j);
+        LookUpFloats(codes + c / 2, table, packed + j * part.rows + i * stored + c - j);
+      }
+    }
+  }
+  return true;
+}
+#endif
+
 bool PackFloats(const BlockCodes& w, const CodesPart& part, const CodesPart& next, bool across,
                 float* packed) {
 #ifdef ORTRAIN_PACKS_ACROSS
   if (across) return PackCodesAcross<Packing::kFloats>(w, part, next, reinterpret_cast<uint32_t*>(packed));
 #endif
   if (across) return false;
+#ifdef ORTRAIN_LOOKS_UP_CODES
+  if (PackFloatsAlong(w, part, next, packed)) return true;
+#endif
   const int64_t lanes = LanesOf<float>(), width = kPanel * lanes;
   for (int64_t i = 0; i < part.rows; ++i) {
     FetchAhead(w, part, next, i);
