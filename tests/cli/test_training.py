@@ -403,6 +403,33 @@ def test_a_run_that_is_rejected_leaves_no_folder(artifacts, train_npz, run):
     assert [path.name for path in (artifacts / "runs").iterdir()] == ["1"]
 
 
+def test_the_settings_of_new_adapters_are_options(artifacts, run, tmp_path):
+    command = (
+        "artifacts",
+        tmp_path / "model.onnx",
+        "--loss",
+        "cross_entropy",
+        "--out",
+        tmp_path / "lora",
+        "--json",
+    )
+    given = ("--rank", 4, "--alpha", 3, "--dropout", 0.25, "--bias", "lora_only", "--rslora")
+    found = run(*command, "--adapter", "dora", *given, "--target", "classify").json["adapters"]
+    names = ("r", "alpha", "scale", "dropout", "bias", "use_rslora", "use_dora")
+    assert [found[name] for name in names] == [4, 3, 1.5, 0.25, "lora_only", True, True]
+    assert found["biases"]
+    found = run(*command, "--adapter", "lora", "--target", "classify").json["adapters"]
+    assert [found[name] for name in names] == [8, 16, 2, 0, "none", False, False]
+    for option in (("--rank", 4), ("--alpha", 3), ("--dropout", 0.25), ("--bias", "all"), ("--rslora",)):
+        for adapter in ((), ("--adapter", "none")):
+            said = run(*command, *adapter, *option, status=2).err
+            assert (
+                f"{option[0]} is a setting of new adapters: expected --adapter lora or dora, found none"
+                in said
+            )
+    assert "--dropout" in run(*command, "--adapter", "lora", "--dropout", 1, status=2).err
+
+
 def test_adapters_are_trained_by_the_command(artifacts, run, rows, tmp_path):
     options = ("--loss", "cross_entropy", "--adapter", "lora", "--rank", 2, "--target", "classify")
     found = run("artifacts", tmp_path / "model.onnx", *options, "--out", tmp_path / "lora", "--json").json

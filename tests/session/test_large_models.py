@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from ortrain import artifacts
+from ortrain.api import CheckpointState
 from ortrain.artifacts import LoRA
 from recorded import Fixture
 from system import needs_proc
@@ -136,22 +138,41 @@ def test_artifacts_share_a_file_with_their_constants(given_apart: bool, tmp_path
 
 
 SIZES = {"layers": 33, "width": 4096}  # 33 matrices of 64 MB, 2.2 GB
+SMALLER = {"layers": 24, "width": 1536}  # 24 matrices of 9 MB, 226 MB
 PEAK = """
 import json, sys
-from ortrain import artifacts
-lora = artifacts.LoRA(r=4) if sys.argv[3] == "lora" else None
-artifacts.generate_artifacts(
-    sys.argv[1], adapter=lora, loss=artifacts.LossType.MSELoss, optimizer=artifacts.OptimType.SGD,
-    artifact_directory=sys.argv[2],
-)
-lines = open("/proc/self/status").read().splitlines()
-print(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")))
+from ortrain import artifacts, cli
+
+def peak():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+def make(model, folder, kind):
+    lora = artifacts.LoRA(r=4) if kind == "lora" else None
+    artifacts.generate_artifacts(
+        model, adapter=lora, loss=artifacts.LossType.MSELoss, optimizer=artifacts.OptimType.SGD, artifact_directory=folder
+    )
+
+before = peak()
+code = make(*sys.argv[2:]) if sys.argv[1] == "make" else cli.main(sys.argv[1:])
+print(json.dumps([peak(), peak() - before]))
+sys.exit(code)
 """
 
 
-def model_over_2_gb(path: pathlib.Path) -> int:
+def peak_of(*command: object) -> list[int]:
+    """Run a command of ortrain in a process; return its peak resident memory, and that without the imports."""
+    ran = subprocess.run(
+        [sys.executable, "-c", PEAK, *map(str, command)],
+        check=True, capture_output=True, text=True, timeout=1200,
+    )  # fmt: skip
+    found: list[int] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+def model_over_2_gb(path: pathlib.Path, sizes: dict[str, int] = SIZES) -> int:
     """Write a model of square matrices with a few numbers each, in a file with holes; return the bytes of its weights."""
-    layers, width = SIZES["layers"], SIZES["width"]
+    layers, width = sizes["layers"], sizes["width"]
     nodes, tensors, bytes_of_one = [], [], 4 * width * width
     with open(path.with_suffix(".data"), "wb") as data:
         for layer in range(layers):
@@ -180,9 +201,7 @@ def test_a_model_of_more_than_2_gb_becomes_artifacts_and_an_export(kind: str, tm
     size = model_over_2_gb(tmp_path / "large.onnx")
     assert size > 2.2e9
     folder = tmp_path / "artifacts"
-    command = [sys.executable, "-c", PEAK, str(tmp_path / "large.onnx"), str(folder), kind]
-    peak = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    assert peak < 1.3 * size
+    assert peak_of("make", tmp_path / "large.onnx", folder, kind)[0] < 1.3 * size
     training = Training(folder)
     x = np.random.default_rng(0).normal(size=(1, SIZES["width"])).astype(np.float32)
     assert math.isfinite(training.step(x, x))
@@ -191,3 +210,63 @@ def test_a_model_of_more_than_2_gb_becomes_artifacts_and_an_export(kind: str, tm
     assert (tmp_path / "exported.onnx.data").stat().st_size >= size
     del training
     assert run(exported, x).shape == (1, SIZES["width"])
+
+
+def exports_of(folder: pathlib.Path, given: pathlib.Path, bits: str) -> dict[str, list[object]]:
+    """The ways to export artifacts with adapters, by the name of the result."""
+    if bits:
+        kinds = ("dequantized", "requantized")
+        return {kind: [folder, "--adapters", kind] for kind in kinds} | {
+            "inside": [folder, "--external-data"]
+        }
+    return {
+        "merged": [folder, "--adapters", "merged"],
+        "into": [folder, "--adapters", "merged", "--into", given],
+        "apart": [folder, "--adapters", "apart"],
+        "inside": [folder, "--external-data"],
+    }
+
+
+def check_peaks(tmp_path: pathlib.Path, sizes: dict[str, int], bits: str, most: Callable[..., bool]) -> None:
+    """Quantize, make artifacts and export, each in a process whose peaks, with the size of the model, `most` accepts."""
+    given = tmp_path / "large.onnx"
+    size = model_over_2_gb(given, sizes)
+    if bits:
+        small = tmp_path / "small.onnx"
+        assert most(*peak_of("quantize", given, small, "--bits", bits), size)
+        given = small
+    folder = tmp_path / "artifacts"
+    options = ["--loss", "mse", "--adapter", "lora", "--out", folder]
+    assert most(*peak_of("artifacts", given, *options), size)
+    state = CheckpointState.load_checkpoint(folder / "checkpoint")
+    for number, (name, parameter) in enumerate(state.parameters):
+        rng = np.random.default_rng(number)
+        state.parameters[name] = rng.normal(0, 0.01, parameter.data.shape).astype(np.float32)
+    CheckpointState.save_checkpoint(state, folder / "best.ckpt")
+    x = np.random.default_rng(0).normal(size=(2, sizes["width"])).astype(np.float32)
+    outputs: dict[str, np.ndarray] = {}
+    for name, (source, *others) in exports_of(folder, given, bits).items():
+        file = tmp_path / f"{name}.onnx"
+        assert most(*peak_of("export", source, file, *others), size), name
+        outputs[name] = run(file, x) if name != "apart" else np.zeros(0)
+        assert not list(tmp_path.glob(".ortrain-*"))
+        for path in tmp_path.glob(f"{name}.*"):
+            path.unlink()
+    expected = outputs.pop("inside")
+    for name in outputs.keys() - {"apart", "requantized"}:
+        np.testing.assert_allclose(outputs[name], expected, atol=1e-4 * np.abs(expected).max())
+
+
+@needs_proc
+@pytest.mark.parametrize("bits", ["", "4", "8"])
+def test_commands_hold_one_weight_of_a_model_in_memory_at_a_time(bits: str, tmp_path: pathlib.Path) -> None:
+    # Mapped weights count too where a session is open: the export by itself.
+    check_peaks(tmp_path, SMALLER, bits, lambda _, grown, size: grown < 1.3 * size)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("bits", ["", "4", "8"])
+def test_commands_on_a_model_of_more_than_2_gb_peak_below_1_3_of_it(
+    bits: str, tmp_path: pathlib.Path
+) -> None:
+    check_peaks(tmp_path, SIZES, bits, lambda peak, _, size: peak < 1.3 * size)

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -176,13 +176,98 @@ def put_back(model: onnx.ModelProto, taken: dict[str, onnx.TensorProto]) -> None
     model.graph.initializer.extend(tensor for name, tensor in taken.items() if name in read)
 
 
+def fits_into_a_file(model: onnx.ModelProto) -> bool:
+    """Whether a model file can contain a model with all its weights."""
+    return sum(map(_bytes, model.graph.initializer)) <= LIMIT - _LEFT_FOR_NODES
+
+
 def write_copy(model: onnx.ModelProto, path: StrPath, apart: bool | None) -> None:
-    """Write a copy of a model: a written model refers to the new file of its weights. `write_models` explains ``apart``."""
+    """Write a model with one of its weights in memory at a time, besides those that the model contains.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model. It is not changed.
+    path : str or os.PathLike
+        The file. Its folder is created if it does not exist.
+    apart : bool or None
+        Whether weights are written to a file beside it, with its name and the ending ``.data``. By default they are if the model
+        is too large for one file, or has weights in other files.
+
+    Raises
+    ------
+    ValueError
+        When the model is too large for one file, and `apart` is False.
+    """
     target = Path(os.fspath(path))
+    fits = fits_into_a_file(model)
+    if apart is False and not fits:
+        raise ValueError(
+            f"the model for {path} exceeds the 2 GB that an ONNX file can hold: expected weights in another file"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    write_models({target: copy}, target.with_name(f"{target.name}.data"), apart)
+    if apart or (apart is None and (not fits or any(map(is_apart, model.graph.initializer)))):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        write_models({target: copy}, target.with_name(f"{target.name}.data"), True)
+        return
+    with replaced_file(target, "model") as file:
+        for part in _parts_of_a_file(model):
+            file.write(part)
+
+
+def _parts_of_a_file(model: onnx.ModelProto) -> Iterator[bytes]:
+    """Yield the bytes of a model file that contains all weights, those in other files too. The graph is its last field."""
+    outer = {field.name: value for field, value in model.ListFields() if field.name != "graph"}
+    inner = {field.name: value for field, value in model.graph.ListFields() if field.name != "initializer"}
+    graph = onnx.GraphProto(**inner).SerializeToString()
+    sizes = list(map(_size_in_a_file, model.graph.initializer))
+    heads = [_head(onnx.GraphProto.INITIALIZER_FIELD_NUMBER, size) for size in sizes]
+    total = len(graph) + sum(sizes) + sum(map(len, heads))
+    yield (
+        onnx.ModelProto(**outer).SerializeToString()
+        + _head(onnx.ModelProto.GRAPH_FIELD_NUMBER, total)
+        + graph
+    )
+    for tensor, head in zip(model.graph.initializer, heads, strict=True):
+        if is_apart(tensor):
+            yield head + _form(tensor) + _head(onnx.TensorProto.RAW_DATA_FIELD_NUMBER, _length(tensor))
+            yield from _content(tensor)
+        else:
+            yield head
+            yield tensor.SerializeToString()
+
+
+def _size_in_a_file(tensor: onnx.TensorProto) -> int:
+    if not is_apart(tensor):
+        return int(tensor.ByteSize())
+    length = _length(tensor)
+    return len(_form(tensor)) + len(_head(onnx.TensorProto.RAW_DATA_FIELD_NUMBER, length)) + length
+
+
+def _length(tensor: onnx.TensorProto) -> int:
+    """Return the bytes of an initializer that is in another file."""
+    length = next((int(entry.value) for entry in tensor.external_data if entry.key == "length"), None)
+    return sum(map(len, _content(tensor))) if length is None else length
+
+
+def _form(tensor: onnx.TensorProto) -> bytes:
+    """Return the fields of an initializer besides its elements."""
+    names = ("name", "data_type", "dims", "doc_string", "metadata_props")
+    return bytes(onnx.TensorProto(**{name: getattr(tensor, name) for name in names}).SerializeToString())
+
+
+def _head(number: int, length: int) -> bytes:
+    """Return what stands before a field of bytes in a protobuf message: its number, its kind (2) and its length."""
+    return _varint(number << 3 | 2) + _varint(length)
+
+
+def _varint(number: int) -> bytes:
+    parts = bytearray()
+    while number > 127:
+        parts.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*parts, number])
 
 
 def write_models(models: dict[Path, onnx.ModelProto], data: Path, apart: bool | None) -> list[Path]:
@@ -195,8 +280,8 @@ def write_models(models: dict[Path, onnx.ModelProto], data: Path, apart: bool | 
     data : Path
         The file for the weights, in the same folder. It is written first, and only if a model refers to it.
     apart : bool or None
-        Whether weights are written to that file. By default, the file gets the weights of models that are too large for a model
-        file, and weights that are in other files already.
+        Whether weights are written to that file. By default they are if a model is too large for a model file, or has weights
+        in another file already. Weights in other files are always written to it.
 
     Returns
     -------
@@ -208,17 +293,65 @@ def write_models(models: dict[Path, onnx.ModelProto], data: Path, apart: bool | 
         with replaced_file(data, "weights") as file:
             places: dict[bytes, tuple[int, int]] = {}
             for tensor in moved:
-                content = _content(tensor)
-                digest = hashlib.blake2b(content).digest()
+                digest = _digest(tensor)
                 if digest not in places:
-                    file.seek(-file.tell() % _PAGE, os.SEEK_CUR)
-                    places[digest] = file.tell(), len(content)
-                    file.write(content)
+                    places[digest] = _append(tensor, file)
                 offset, length = places[digest]
                 _refer(tensor, {"location": data.name, "offset": str(offset), "length": str(length)})
     for path, model in models.items():
         write_file(path, "model", model.SerializeToString())
     return [*([data] if moved else ()), *models]
+
+
+class Spill:
+    """A temporary file for weights that an edit of a model makes, so that only one of them is in memory at a time.
+
+    Parameters
+    ----------
+    path : Path, optional
+        The file. Without it, weights stay in memory.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+
+    def moved(self, value: onnx.TensorProto | npt.NDArray[Any]) -> onnx.TensorProto:
+        """Return an initializer with a value. The elements of a large array are in the file, where `array_of` reads them.
+
+        A model that gets the value instead keeps its memory even if the initializer is replaced: messages of protobuf free
+        nothing before they are dropped.
+        """
+        if self._path is None or isinstance(value, onnx.TensorProto) or value.nbytes <= _LARGE:
+            return value if isinstance(value, onnx.TensorProto) else onnx.numpy_helper.from_array(value)
+        with open(self._path, "ab") as file:
+            offset = _begin(file)
+            file.write(np.ascontiguousarray(value).ravel().view(np.uint8).data)
+        kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+        made = onnx.TensorProto(data_type=kind, dims=value.shape)
+        place = {"location": self._path.name, "offset": str(offset), "length": str(value.nbytes)}
+        _refer(made, place | {_FOLDER: str(self._path.parent)})
+        return made
+
+
+def _begin(file: BinaryIO) -> int:
+    """Move to the next page of a file, and return its offset."""
+    file.seek(-file.tell() % _PAGE, os.SEEK_CUR)
+    return file.tell()
+
+
+def _append(tensor: onnx.TensorProto, file: BinaryIO) -> tuple[int, int]:
+    """Write the elements of an initializer to the end of a file; return where they begin, and their bytes."""
+    begin = _begin(file)
+    for part in _content(tensor):
+        file.write(part)
+    return begin, file.tell() - begin
+
+
+def _digest(tensor: onnx.TensorProto) -> bytes:
+    found = hashlib.blake2b()
+    for part in _content(tensor):
+        found.update(part)
+    return found.digest()
 
 
 def _is_inside(folder: str, location: str) -> bool:
@@ -229,24 +362,33 @@ def _is_inside(folder: str, location: str) -> bool:
 
 def _to_move(model: onnx.ModelProto, apart: bool | None) -> Iterator[onnx.TensorProto]:
     """Yield the initializers of a model that are written to the file for weights."""
-    every = apart or (apart is None and is_too_large(model))
+    is_split = any(map(is_apart, model.graph.initializer))
+    every = apart or (apart is None and (is_split or is_too_large(model)))
     for tensor in model.graph.initializer:
         if is_apart(tensor) or (every and _bytes_inside(tensor) > _INSIDE):
             yield tensor
 
 
 def _bytes_inside(tensor: onnx.TensorProto) -> int:
-    if is_apart(tensor) or tensor.data_type == onnx.TensorProto.STRING:
+    return 0 if is_apart(tensor) else _bytes(tensor)
+
+
+def _bytes(tensor: onnx.TensorProto) -> int:
+    if tensor.data_type == onnx.TensorProto.STRING:
         return 0
     return int(math.prod(tensor.dims)) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 
-def _content(tensor: onnx.TensorProto) -> bytes:
-    """Return the elements of an initializer in the byte order and layout of files."""
+def _content(tensor: onnx.TensorProto) -> Iterator[bytes]:
+    """Yield the elements of an initializer in the byte order and layout of files, in pieces if they are in another file."""
+    kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    if is_apart(tensor) and kind.kind in "biuf":
+        yield from (piece.tobytes() for piece in pieces_of(tensor))
+        return
     loaded = with_data(tensor)
-    if loaded.HasField("raw_data"):
-        return bytes(loaded.raw_data)
-    return bytes(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(loaded)).raw_data)
+    if not loaded.HasField("raw_data"):
+        loaded = onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(loaded))
+    yield loaded.raw_data
 
 
 def _refer(tensor: onnx.TensorProto, entries: dict[str, str]) -> None:

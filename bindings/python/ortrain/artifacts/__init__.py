@@ -12,6 +12,7 @@ from ortrain.artifacts.adapter_files import (
     read_peft,
     requantized,
     with_adapter_inputs,
+    write_merged,
     write_onnx_adapter,
     write_peft,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "with_adapter_inputs",
     "with_weights_of",
     "without_cache",
+    "write_merged",
     "write_onnx_adapter",
     "write_peft",
     "write_step",

@@ -6,8 +6,10 @@ import importlib
 import json
 import os
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import onnx
 
 from ortrain import _graph
 from ortrain._files.reading import explained, open_file
-from ortrain._files.weights import array_of, load_with_weights_apart
+from ortrain._files.weights import Spill, array_of, fits_into_a_file, load_with_weights_apart, write_copy
 from ortrain._files.writing import make_folder, write_files
 from ortrain._graph.initializers import add_initializer, free_name, is_read, remove_initializers
 from ortrain._ortrain import OrtValue
@@ -34,6 +36,7 @@ from ortrain.artifacts.graph.adapters import (
     is_added,
     sums_of,
 )
+from ortrain.artifacts.graph.block_codes import parts_of_rows
 from ortrain.artifacts.graph.coders import Parts
 from ortrain.artifacts.graph.dequantized import read_floats
 from ortrain.artifacts.graph.dora import UNIT, norms_of, squares_of, with_norms, without_groups
@@ -45,6 +48,7 @@ from ortrain.artifacts.graph.targets import WEIGHTS, attributes_of
 StrPath = str | os.PathLike[str]
 Array = npt.NDArray[Any]
 
+_MEMORY = Spill()
 _PREFIX = "base_model.model."
 _CONFIG, _TENSORS = "adapter_config.json", "adapter_model.safetensors"
 #: The path of a layer in a language model of transformers that is an attribute of another module.
@@ -289,10 +293,13 @@ def with_adapter_inputs(model: onnx.ModelProto | StrPath) -> onnx.ModelProto:
     return changed
 
 
-def merged(model: onnx.ModelProto | StrPath, dequantize: bool = False) -> onnx.ModelProto:
+def merged(
+    model: onnx.ModelProto | StrPath, dequantize: bool = False, *, spill: Spill = _MEMORY
+) -> onnx.ModelProto:
     """Return an exported model with its adapters added to its weights: the nodes, the size and the speed of the base.
 
     Only a convolution with groups has larger kernels then, without groups, because its adapter joins channels of all groups.
+    :func:`write_merged` writes such a model to a file, in less memory.
 
     Parameters
     ----------
@@ -302,6 +309,8 @@ def merged(model: onnx.ModelProto | StrPath, dequantize: bool = False) -> onnx.M
         Whether quantized weights with an adapter become float numbers, of the type of their scales: the exact sums, in 4 to 8
         times the memory (``dequantized`` on the command line). :func:`requantized` keeps them quantized. Other weights stay as
         they are.
+    spill : Spill, optional
+        Where the sums are stored; in memory by default.
 
     Raises
     ------
@@ -314,9 +323,9 @@ def merged(model: onnx.ModelProto | StrPath, dequantize: bool = False) -> onnx.M
     for layer, reader, delta in _products(changed, adapters):
         stored = _stored(changed, reader, layer)
         if stored.is_float:
-            _merge(changed, stored, layer, delta)
+            _merge(changed, stored, layer, delta, spill)
         elif dequantize:
-            _dequantize(changed, stored, layer, delta)
+            _dequantize(changed, stored, layer, delta, spill)
             decoded += [node.output[0] for node in stored.copies]
         else:
             can_requantize = _obstacle(stored, delta) is None
@@ -349,14 +358,48 @@ def requantized(model: onnx.ModelProto | StrPath) -> Quantization:
         stored = _stored(changed, reader, layer)
         if (obstacle := _obstacle(stored, delta)) is not None:
             raise ValueError(f"cannot merge the adapter of {layer.module} into {stored.name!r}: {obstacle}")
-        exact, parts = _merge(changed, stored, layer, delta)
+        exact, parts = _merge(changed, stored, layer, delta, _MEMORY)
         if not stored.is_float:
             layers.append(_described(layer, stored, exact, parts))
     _remove_adapters(changed, adapters)
     return Quantization(tuple(layers), (), changed)
 
 
-def _obstacle(stored: Stored, delta: Array) -> str | None:
+def write_merged(
+    model: onnx.ModelProto | StrPath,
+    path: StrPath,
+    dequantize: bool = False,
+    *,
+    external_data: bool | None = None,
+) -> None:
+    """Write the model that :func:`merged` returns, with the sum of one layer in memory at a time.
+
+    Parameters
+    ----------
+    model, dequantize
+        As for :func:`merged`. A model with external data must be given by its path.
+    path : str or os.PathLike
+        The file.
+    external_data : bool, optional
+        Whether weights are written to a file next to the model, with its name and the ending ``.data``. By default they are if
+        one file could not hold the model.
+
+    Raises
+    ------
+    ValueError
+        As for :func:`merged`; also when `external_data` is False and one file cannot hold the model.
+    OSError
+        When a file cannot be written.
+    """
+    target = Path(os.path.abspath(path))
+    make_folder(target.parent, "model")
+    # Not in the folder for temporary files, which may be in memory.
+    with tempfile.TemporaryDirectory(prefix=".ortrain-", dir=target.parent) as temporary:
+        made = merged(model, dequantize, spill=Spill(Path(temporary) / "weights"))
+        write_copy(made, path, not fits_into_a_file(made) if external_data is None else external_data)
+
+
+def _obstacle(stored: Stored, delta: _Change) -> str | None:
     """Return why a sum cannot be stored in the form of the weights; None if it can."""
     if not stored.is_float and delta.size != stored.values.size:
         return "its convolution has groups, whose channels the product of A and B joins"
@@ -375,17 +418,43 @@ def _reason(layer: AdaptedLayer, found: str) -> str:
     return f"cannot merge the adapter of {layer.module}: expected weights in an initializer of float numbers, found {found}"
 
 
+@dataclass(frozen=True)
+class _Change:
+    """What an adapter adds to the weights of its layer: s B A, with a row for each output."""
+
+    layer: AdaptedLayer
+    a: Array
+    b: Array
+    scale: float
+
+    @property
+    def size(self) -> int:
+        """The number of its elements."""
+        return int(self.a.size // len(self.a) * self.b.size // self.b.shape[1])
+
+    def whole(self) -> Array:
+        """Return all elements."""
+        return np.asarray(self.scale * _product(self.layer, self.a, self.b))
+
+    def turned(self, rows: slice) -> Array:
+        """Return some rows of the transpose, for weights with a row for each input."""
+        return np.asarray(self.scale * (self.a[:, rows].T @ self.b.T))
+
+    def of_outputs(self, rows: slice) -> Array:
+        """Return the rows of some outputs."""
+        return np.asarray(self.scale * (self.b[rows] @ self.a))
+
+
 def _products(
     model: onnx.ModelProto, adapters: Adapters
-) -> Iterator[tuple[AdaptedLayer, onnx.NodeProto, Array]]:
+) -> Iterator[tuple[AdaptedLayer, onnx.NodeProto, _Change]]:
     """Yield each layer with a node that applies it and the change of its weights."""
     producers = {name: node for node in model.graph.node for name in node.output}
     for layer in adapters.layers:
         tensors = {tensor.name: tensor for tensor in model.graph.initializer}
         a, b = (array_of(tensors[name]).astype(np.float64) for name in (layer.a, layer.b))
-        delta = adapters.scale * _product(layer, a, b)
         for node in sums_of(model.graph, layer):
-            yield layer, producers[node.input[0]], delta
+            yield layer, producers[node.input[0]], _Change(layer, a, b, adapters.scale)
 
 
 def _magnitude(model: onnx.ModelProto, layer: AdaptedLayer) -> Array | None:
@@ -396,26 +465,30 @@ def _magnitude(model: onnx.ModelProto, layer: AdaptedLayer) -> Array | None:
     return array_of(found[0]).astype(np.float64) if found else None
 
 
-def _merge(model: onnx.ModelProto, stored: Stored, layer: AdaptedLayer, delta: Array) -> tuple[Array, Parts]:
+def _merge(
+    model: onnx.ModelProto, stored: Stored, layer: AdaptedLayer, delta: _Change, spill: Spill
+) -> tuple[Array, Parts]:
     """Add a product to the weights of a layer; return the exact sum, and the tensors that now represent it."""
     if delta.size != stored.values.size:
-        return _merge_without_groups(model, stored, layer, delta)
+        return _merge_without_groups(model, stored, layer, delta, spill)
     exact = _sum(model, stored, layer, delta)
     parts = stored.parts_of(exact)
-    write_weights(model, stored, parts, _reads_of_the_base(model), _name_of_sum(layer))
+    write_weights(model, stored, parts, _reads_of_the_base(model), _name_of_sum(layer), spill)
     return exact, parts
 
 
-def _dequantize(model: onnx.ModelProto, stored: Stored, layer: AdaptedLayer, delta: Array) -> None:
+def _dequantize(
+    model: onnx.ModelProto, stored: Stored, layer: AdaptedLayer, delta: _Change, spill: Spill
+) -> None:
     """Replace the quantized weights of a layer by float numbers, with a product added to them."""
     if delta.size != stored.values.size:
-        _merge_without_groups(model, stored, layer, delta)
+        _merge_without_groups(model, stored, layer, delta, spill)
         return
     kind = np.float32 if stored.parts.scales is None else stored.parts.scales.dtype
     exact = _sum(model, stored, layer, delta).astype(kind)
     name = free_name(_name_of_sum(layer), _graph.names_in_use(model))
     try:
-        add_initializer(model, name, read_floats(model, stored, exact, name))
+        add_initializer(model, name, spill.moved(read_floats(model, stored, exact, name)))
     except ValueError as found:
         raise ValueError(
             f"cannot merge the adapter of {layer.module} into float weights: {found}; `requantized` keeps the layer as it is"
@@ -426,22 +499,29 @@ def _name_of_sum(layer: AdaptedLayer) -> str:
     return f"{layer.a.partition('.lora_')[0]}.merged"
 
 
-def _sum(model: onnx.ModelProto, stored: Stored, layer: AdaptedLayer, delta: Array) -> Array:
+def _sum(model: onnx.ModelProto, stored: Stored, layer: AdaptedLayer, delta: _Change) -> Array:
     """Return the weights of a layer with a product added to them."""
     weight, factor = stored.values, stored.factor  # the layer multiplies its weights by the factor
-    change = (delta if stored.outputs == 0 else delta.T) / factor
     norms = _magnitude(model, layer)
+    if weight.ndim == 2 and stored.is_float and norms is None:  # in parts: tables may be large
+        part = delta.of_outputs if stored.outputs == 0 else delta.turned
+        found = np.empty_like(weight)
+        for rows in parts_of_rows(*weight.shape):
+            found[rows] = weight[rows].astype(np.float64) + part(rows) / factor
+        return found
+    whole = delta.whole()
+    change = (whole if stored.outputs == 0 else whole.T) / factor
     exact: Array = weight + change.reshape(weight.shape)
     return exact if norms is None else with_norms(exact, stored.outputs, norms / abs(factor))
 
 
 def _merge_without_groups(
-    model: onnx.ModelProto, stored: Stored, layer: AdaptedLayer, delta: Array
+    model: onnx.ModelProto, stored: Stored, layer: AdaptedLayer, delta: _Change, spill: Spill
 ) -> tuple[Array, Parts]:
     """Add a product that joins the channels of all groups to the weights of a convolution, which then has one group."""
     weight, node = stored.values, stored.layer
     groups = int(attributes_of(node)["group"])
-    exact, norms = without_groups(weight.astype(np.float64), groups) + delta, _magnitude(model, layer)
+    exact, norms = without_groups(weight.astype(np.float64), groups) + delta.whole(), _magnitude(model, layer)
     if norms is not None:
         adapters = adapters_in(model)
         assert adapters is not None
@@ -454,7 +534,7 @@ def _merge_without_groups(
         exact = exact * ratio.reshape(-1, *[1] * (weight.ndim - 1))
     parts = Parts(np.ascontiguousarray(exact, dtype=weight.dtype))
     name = free_name(_name_of_sum(layer), _graph.names_in_use(model))
-    add_initializer(model, name, parts.codes)
+    add_initializer(model, name, spill.moved(parts.codes))
     node.input[WEIGHTS[node.op_type]] = name
     next(attribute for attribute in node.attribute if attribute.name == "group").i = 1
     return exact, parts

@@ -26,8 +26,8 @@ def without_cache(
     path : str or os.PathLike, optional
         Where the result is written.
     external_data : bool, optional
-        Whether weights are written to a file next to the model, with its name and the ending ``.data``. By default those that
-        the model could not hold in 2 GB, and those that are external data of the given model.
+        Whether weights are written to a file next to the model, with its name and the ending ``.data``. By default they are if
+        one file could not hold the model, or if those of the given model are external data.
 
     Returns
     -------

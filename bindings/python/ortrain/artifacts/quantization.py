@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx
 
-from ortrain._files.weights import write_copy
+from ortrain._files.weights import is_apart, write_copy
 from ortrain._support.checks import names_of
 from ortrain._support.values import StrPath
 from ortrain.artifacts.graph.block_codes import Coding
@@ -48,8 +48,8 @@ def quantize_weights(
     embeddings : bool, default: False
         Whether embedding tables (Gather, EmbedLayerNormalization) are quantized too.
     external_data : bool, optional
-        Whether weights are written to a file next to the model, with its name and the ending ``.data``. By default those that
-        the model could not hold in 2 GB, and those that are external data of the given model.
+        Whether weights are written to a file next to the model, with its name and the ending ``.data``. By default they are if
+        one file could not hold the model, or if those of the given model are external data.
 
     Returns
     -------
@@ -72,6 +72,8 @@ def quantize_weights(
     if source is None:
         given, loaded = loaded, onnx.ModelProto()
         loaded.CopyFrom(given)
+    if external_data is None and any(map(is_apart, loaded.graph.initializer)):
+        external_data = True
     done = quantize(loaded, coding, names_of("skip", skip), embeddings)
     if path is not None:
         write_copy(loaded, path, external_data)

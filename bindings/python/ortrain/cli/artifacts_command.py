@@ -13,7 +13,7 @@ import click
 
 from ortrain import _ortrain
 from ortrain.cli import app, results
-from ortrain.cli.adapter_option import NEW, WEIGHTS, adapter_option
+from ortrain.cli.adapter_option import NEW, WEIGHTS, AdapterSettings, adapter_option, settings_options
 from ortrain.cli.numbers import Integer, Number
 from ortrain.cli.step_options import StepOptions, step_options
 from ortrain.trainer import mezo
@@ -48,6 +48,9 @@ LOSSES = [
 ]
 
 
+_rank, _alpha, _dropout, _bias, _rslora = settings_options("16")
+
+
 @app.command(
     "artifacts",
     """
@@ -61,6 +64,7 @@ LOSSES = [
     ortrain artifacts model.onnx --loss cross_entropy --freeze 'encoder.*' --freeze embeddings
     ortrain artifacts model.onnx --loss cross_entropy --adapter lora --rank 8 --target q_proj --target v_proj
     ortrain artifacts model.onnx --loss cross_entropy --adapter dora --target Conv
+    ortrain artifacts model.onnx --loss cross_entropy --adapter lora --rank 64 --rslora --dropout 0.1 --bias lora_only
     ortrain artifacts model.onnx --loss mse --optimizer sgd --train fc.weight --train fc.bias --out head
     ortrain artifacts model.onnx --loss cross_entropy --step
     """,
@@ -182,10 +186,11 @@ LOSSES = [
     help="seed of the weights of a new classifier, and of new adapters",
 )
 @adapter_option("none")
-@click.option("--rank", type=Integer(min=1), default=8, show_default=True, help="rank of new adapters")
-@click.option(
-    "--alpha", type=float, default=16, show_default=True, help="new adapters are scaled by alpha / rank"
-)
+@_rank
+@_alpha
+@_dropout
+@_bias
+@_rslora
 @click.option("--dora", is_flag=True, help="with --adapter lora, the same as --adapter dora")
 @click.option(
     "--target",
@@ -255,8 +260,11 @@ def command(
     frozen: tuple[str, ...],
     seed: int,
     adapter: str | None,
-    rank: int,
-    alpha: float,
+    rank: int | None,
+    alpha: float | None,
+    dropout: float | None,
+    bias: str | None,
+    rslora: bool | None,
     dora: bool,
     targets: tuple[str, ...],
     qat: str | None,
@@ -296,7 +304,7 @@ def command(
         weighted=weighted,
         classes_last=classes_last,
         head=head,
-        adapter=_adapter(adapter, rank, alpha, dora, targets, seed),
+        adapter=_adapter(adapter, AdapterSettings(rank, alpha, dropout, bias, rslora), dora, targets, seed),
         qat=_quantization(qat),
         batch="dynamic" if batch == "dynamic" else None,
         untie=_named(untie),
@@ -347,7 +355,7 @@ def _as_json(report: ArtifactReport, files: Sequence[Path]) -> dict[str, Any]:
 
 
 def _adapter(
-    given: str | None, rank: int, alpha: float, dora: bool, targets: tuple[str, ...], seed: int
+    given: str | None, settings: AdapterSettings, dora: bool, targets: tuple[str, ...], seed: int
 ) -> LoRA | None:
     """Return the adapters that the options ask for."""
     if targets and given not in NEW:
@@ -356,14 +364,16 @@ def _adapter(
         )
     if dora and given not in NEW:
         raise click.UsageError("--dora is a setting of new adapters: expected --adapter lora")
+    if given not in NEW:
+        settings.refuse(given or WEIGHTS)
     if given in (None, WEIGHTS):
         return None
-    from ortrain.artifacts import LoRA, read_peft
-
     if given not in NEW:
+        from ortrain.artifacts import read_peft
+
         return read_peft(given)
     use_dora = dora or given == "dora"
-    return LoRA(r=rank, alpha=alpha, targets=list(targets) or "all-linear", use_dora=use_dora, seed=seed)
+    return settings.lora(targets=list(targets) or "all-linear", use_dora=use_dora, seed=seed)
 
 
 def _head(classes: int | None, loss: str | None, trained: tuple[str, ...], seed: int) -> Any:

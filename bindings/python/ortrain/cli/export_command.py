@@ -62,6 +62,11 @@ if TYPE_CHECKING:
     is_flag=True,
     help="put the preprocessing of the run in front of the model, which then takes raw columns or pictures",
 )
+@click.option(
+    "--external-data",
+    is_flag=True,
+    help="write the weights to a file next to MODEL, with the ending .data (default: if one file cannot hold the model)",
+)
 @app.as_json
 def command(
     folder: Path,
@@ -73,16 +78,20 @@ def command(
     peft: Path | None,
     into: Path | None,
     with_preprocessing: bool,
+    external_data: bool,
     json_output: bool,
 ) -> None:
     """Write the trained model of DIR for inference to MODEL."""
     if into is not None:
         _check_into(folder, model, into, bool(outputs), with_preprocessing)
     read = results.chosen_checkpoint(running.artifacts_folder(folder), checkpoint)
-    trainer = Trainer(folder, outputs=list(outputs) or None, checkpoint=read, threads=threads)
+    # A model that is written again is read one tensor after another, which takes less memory.
+    apart = external_data or into is not None or adapters != "inside"
+    config = {"ortrain.external_data": "always"} if apart else {}
+    trainer = Trainer(folder, outputs=list(outputs) or None, checkpoint=read, threads=threads, config=config)
     if with_preprocessing:
         _check_preprocessing(trainer)
-    written, names = _export(trainer, model, adapters, peft, into)
+    written, names = _export(trainer, model, adapters, peft, into, external_data or None)
     if with_preprocessing:
         _put_preprocessing_in_front(trainer, model)
     elif trainer.preprocessing not in (None, _plain(trainer)):
@@ -97,7 +106,12 @@ def command(
 
 
 def _export(
-    trainer: Trainer, model: Path, adapters: str, peft: Path | None, into: Path | None
+    trainer: Trainer,
+    model: Path,
+    adapters: str,
+    peft: Path | None,
+    into: Path | None,
+    external_data: bool | None,
 ) -> tuple[list[Path], list[str]]:
     """Write a model, and files and folders with its adapters; return the paths and the outputs of the model.
 
@@ -109,15 +123,17 @@ def _export(
     if into is None and adapters == "inside":
         trainer.export(model)
     else:
-        # MODEL is written last: an error leaves a file that was there before.
-        with tempfile.TemporaryDirectory(prefix="ortrain-") as temporary:
-            made: Path | onnx.ModelProto = Path(temporary) / model.name
+        # MODEL is written last: an error leaves a file that was there before. The folder is not that for temporary files, which
+        # may be in memory.
+        with tempfile.TemporaryDirectory(prefix=".ortrain-", dir=model.absolute().parent) as temporary:
+            made: Path | onnx.ModelProto = Path(temporary) / "model.onnx"
             trainer.export(made)
+            del trainer.module, trainer.optimizer  # they map the weights
             if into is not None:
                 base = language_models.base_of(trainer.folder, into, Path(temporary))
                 made = artifacts.with_weights_of(base, made)
                 names = [value.name for value in made.graph.output]
-            _write(_with_adapters(made, adapters), model)
+            _write(made, model, adapters, external_data)
     if adapters == "apart":
         file = model.with_suffix(".onnx_adapter")
         artifacts.write_onnx_adapter(trainer.state, file)
@@ -128,26 +144,22 @@ def _export(
     return written, names
 
 
-def _with_adapters(model: Path | onnx.ModelProto, adapters: str) -> onnx.ModelProto:
-    """Return a model with its adapters where `adapters` says."""
+def _write(made: Path | onnx.ModelProto, model: Path, adapters: str, external_data: bool | None) -> None:
+    """Write a model with its adapters where `adapters` says."""
     from ortrain import artifacts
+    from ortrain._files.weights import fits_into_a_file, write_copy
 
-    if adapters == "inside":
-        assert not isinstance(model, Path)
-        return model
     if adapters in ("merged", "dequantized"):
-        return artifacts.merged(model, dequantize=adapters == "dequantized")
+        artifacts.write_merged(made, model, adapters == "dequantized", external_data=external_data)
+        return
     if adapters == "apart":
-        return artifacts.with_adapter_inputs(model)
-    done = artifacts.requantized(model)
-    click.echo(str(done), err=True)
-    return done.model
-
-
-def _write(made: onnx.ModelProto, model: Path) -> None:
-    from ortrain._files.weights import write_models
-
-    write_models({model: made}, model.with_name(f"{model.name}.data"), None)
+        made = artifacts.with_adapter_inputs(made)
+    elif adapters == "requantized":
+        done = artifacts.requantized(made)
+        click.echo(str(done), err=True)
+        made = done.model
+    assert not isinstance(made, Path)
+    write_copy(made, model, not fits_into_a_file(made) if external_data is None else external_data)
 
 
 def _check_into(folder: Path, model: Path, into: Path, has_outputs: bool, with_preprocessing: bool) -> None:
@@ -206,12 +218,11 @@ def _check_preprocessing(trainer: Trainer) -> None:
 
 def _put_preprocessing_in_front(trainer: Trainer, path: Path) -> None:
     """Write the preprocessing of a run into an exported model."""
-    from ortrain._files.models import load_model  # this module needs onnx
-    from ortrain._files.weights import write_models
+    from ortrain._files.weights import load_with_weights_apart, write_copy  # this module needs onnx
     from ortrain.preprocessing.nodes import with_preprocessing
 
     stored = trainer.preprocessing
     assert stored is not None
     kind = TablePreprocessing if stored["kind"] == "table" else ImagePreprocessing
-    made = with_preprocessing(load_model(path), kind.of_json(stored), trainer.classes)
-    write_models({path: made}, path.with_name(f"{path.name}.data"), None)
+    made = with_preprocessing(load_with_weights_apart(path), kind.of_json(stored), trainer.classes)
+    write_copy(made, path, None)

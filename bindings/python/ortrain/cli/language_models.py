@@ -6,7 +6,7 @@ import glob
 import hashlib
 import json
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,11 +157,17 @@ def artifacts_of(
     )
     adapter = options.adapter or "lora"
     saved = _saved_adapters(adapter, options)
-    rank = saved.r if saved else options.rank or 8
+    chosen = options.of_new_adapters
+    if chosen.alpha is None:
+        chosen = replace(chosen, alpha=2 * (chosen.rank or 8))
+    lora = saved or chosen.lora(use_dora=adapter == "dora", seed=seed)
     settings = {
         "adapter": adapter,
-        "rank": rank,
-        "alpha": saved.alpha if saved else options.alpha or 2 * rank,
+        "rank": lora.r,
+        "alpha": lora.alpha,
+        "dropout": lora.dropout,
+        "bias": lora.bias,
+        "rslora": lora.use_rslora,
         "bits": options.bits,
         "float-embeddings": options.float_embeddings,
         "logits": options.logits,
@@ -175,7 +181,7 @@ def artifacts_of(
         raise click.UsageError(
             "--float-embeddings: expected --bits as well, because otherwise no weights are quantized"
         )
-    report = _make(model, folder, settings, seed, found, saved)
+    report = _make(model, folder, settings, found, None if adapter == WEIGHTS else lora)
     made_of.copy_to(folder)
     known = {"inputs": found.names.as_json(), "vocabulary": found.vocabulary}
     record = {"model": model.name, "sha256": digest, **settings, **known}
@@ -183,7 +189,7 @@ def artifacts_of(
     what = (
         counted(len(report.trained), "weight tensor")
         if adapter == WEIGHTS
-        else f"adapters ({adapter}, rank {rank}) beside {counted(len(report.adapters.layers), 'layer')}"
+        else f"adapters ({adapter}, rank {lora.r}) beside {counted(len(report.adapters.layers), 'layer')}"
     )
     bits = f" with weights of {options.bits} bits" if options.bits else ""
     click.echo(f"ortrain: made {folder} of {model}{bits}, in which the command trains {what}", err=True)
@@ -194,13 +200,10 @@ def artifacts_of(
 
 def _saved_adapters(adapter: str, options: LanguageOptions) -> LoRA | None:
     """Return the adapters in a folder of PEFT; None for new adapters, and for none."""
+    if adapter not in NEW:
+        options.of_new_adapters.refuse(adapter)
     if adapter in (*NEW, WEIGHTS):
         return None
-    for name in ("--rank", "--alpha"):
-        if name in options.of_the_model:
-            raise click.UsageError(
-                f"{name} is a setting of new adapters: expected --adapter lora or dora, found {adapter}"
-            )
     from ortrain.artifacts import read_peft
 
     return read_peft(adapter)
@@ -210,21 +213,16 @@ def _make(
     model: Path,
     folder: Path,
     settings: dict[str, Any],
-    seed: int,
     found: _LanguageModel,
-    saved: LoRA | None,
+    adapter: LoRA | None,
 ) -> Any:
-    """Make artifacts with the cross entropy of tokens. `saved` are adapters that PEFT saved.
+    """Make artifacts with the cross entropy of tokens.
 
     A fixed batch size is made free if that is possible; otherwise it becomes the batch size in the settings.
     """
-    from ortrain.artifacts import LoRA, quantize_weights, without_cache
+    from ortrain.artifacts import quantize_weights, without_cache
     from ortrain.trainer.creation import make_artifacts
 
-    adapter = saved
-    if settings["adapter"] in NEW:
-        is_dora = settings["adapter"] == "dora"
-        adapter = LoRA(r=settings["rank"], alpha=settings["alpha"], use_dora=is_dora, seed=seed)
     with tempfile.TemporaryDirectory(prefix="ortrain-") as temporary:
         source = model
         if found.has_cache:
@@ -364,7 +362,8 @@ def _check_same(
         raise ValueError(
             f"{folder} has artifacts of another model, {record['model']}, than {model}; {elsewhere}"
         )
-    record = {"optimizer": _OPTIMIZER, **record}
+    # Records of earlier versions lack these settings.
+    record = {"optimizer": _OPTIMIZER, "dropout": 0.0, "bias": "none", "rslora": False, **record}
     given = options.of_the_model | ({} if optimizer is None else {"--optimizer": optimizer})
     for name, value in given.items():
         before = record.get(name.removeprefix("--"))

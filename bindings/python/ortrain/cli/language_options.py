@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ortrain.cli.adapter_option import adapter_option
+from ortrain.cli.adapter_option import AdapterSettings, adapter_option, settings_options
 from ortrain.cli.numbers import Integer
 
 _NAMES = [
@@ -33,10 +33,7 @@ _NAMES = [
 ]
 _OPTIONS = [
     adapter_option("lora", "with MODEL, "),
-    click.option("--rank", type=Integer(min=1), help="with MODEL, the rank of the adapters (default 8)"),
-    click.option(
-        "--alpha", type=float, help="with MODEL, adapters are scaled by alpha / rank (default twice the rank)"
-    ),
+    *settings_options("twice the rank", "with MODEL, "),
     click.option(
         "--bits",
         type=click.Choice(["4", "8"]),
@@ -78,6 +75,9 @@ class LanguageOptions:
     adapter: str | None = None
     rank: int | None = None
     alpha: float | None = None
+    dropout: float | None = None
+    bias: str | None = None
+    rslora: bool | None = None
     bits: str | None = None
     float_embeddings: bool | None = None
     length: int | None = None
@@ -95,9 +95,14 @@ class LanguageOptions:
         return self.artifacts or Path("artifacts")
 
     @property
+    def of_new_adapters(self) -> AdapterSettings:
+        """The settings of new adapters that are given."""
+        return AdapterSettings(self.rank, self.alpha, self.dropout, self.bias, self.rslora)
+
+    @property
     def of_the_model(self) -> dict[str, Any]:
         """The options that say how artifacts are made, if they are given."""
-        options = {"--adapter": self.adapter, "--rank": self.rank, "--alpha": self.alpha, "--bits": self.bits}
+        options = {"--adapter": self.adapter, **self.of_new_adapters.given, "--bits": self.bits}
         options |= {"--float-embeddings": self.float_embeddings, "--logits": self.logits}
         return {name: value for name, value in options.items() if value is not None}
 

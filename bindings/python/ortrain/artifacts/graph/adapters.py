@@ -22,7 +22,7 @@ import numpy.typing as npt
 import onnx
 
 from ortrain import _graph
-from ortrain._files.weights import array_of
+from ortrain._files.weights import array_of, pieces_of
 from ortrain._graph.initializers import add_initializer, free_name
 from ortrain._support.checks import names_of
 from ortrain._support.counts import counted, sized
@@ -255,9 +255,9 @@ def digest_of(model: onnx.ModelProto) -> str:
     """Return a digest of the nodes and initializers of a model."""
     digest = hashlib.blake2b(digest_size=16)
     for tensor in sorted(model.graph.initializer, key=lambda tensor: tensor.name):
-        array = array_of(tensor)
-        digest.update(f"{tensor.name} {tensor.data_type} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
+        digest.update(f"{tensor.name} {tensor.data_type} {tuple(tensor.dims)}".encode())
+        for piece in pieces_of(tensor):
+            digest.update(piece.tobytes())
     for node in model.graph.node:
         digest.update(f"{node.op_type} {list(node.input)} {list(node.output)}".encode())
     return digest.hexdigest()

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-_ROWS = 2**20  # numbers that are encoded at a time
+_ROWS = 2**20  # numbers that are encoded or decoded at a time
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,28 @@ class Codes:
         """The size of codes, scales and zero points."""
         return int(self.packed.nbytes + self.scales.nbytes + (0 if self.zeros is None else self.zeros.nbytes))
 
+    def parts(self) -> list[slice]:
+        """Return parts of the rows that are small enough to decode at a time."""
+        return parts_of_rows(len(self.packed), self.columns)
+
+    def of(self, rows: slice) -> Codes:
+        """Return the codes of some rows."""
+        zeros = None if self.zeros is None else self.zeros[rows]
+        return Codes(self.coding, self.columns, self.packed[rows], self.scales[rows], zeros)
+
 
 def encode(matrix: Array, coding: Coding) -> Codes:
     """Return the codes of a matrix of float numbers."""
     rows, columns = matrix.shape
-    step = max(1, _ROWS // columns)
-    parts = [_encoded(matrix[at : at + step], coding) for at in range(0, rows, step)]
+    parts = [_encoded(matrix[part], coding) for part in parts_of_rows(rows, columns)]
     packed, scales, zeros = (np.concatenate(list(part)) for part in zip(*parts, strict=True))
     return Codes(coding, columns, packed, scales, zeros if coding.zero_points else None)
+
+
+def parts_of_rows(rows: int, columns: int) -> list[slice]:
+    """Return parts of the rows of a matrix that need little memory in any type."""
+    step = max(1, _ROWS // columns)
+    return [slice(at, at + step) for at in range(0, rows, step)]
 
 
 def decode(codes: Codes, groups: Array | None = None) -> npt.NDArray[np.float32]:

@@ -176,9 +176,14 @@ def _matrix_read(
 
 def difference(exact: npt.NDArray[Any], codes: Codes) -> tuple[float, float]:
     """Return the relative error of codes, and the largest difference of a number."""
-    found = decode(codes) - exact.astype(np.float32)
-    norm = float(np.linalg.norm(exact.astype(np.float32)))
-    return float(np.linalg.norm(found)) / norm if norm else 0.0, float(np.abs(found).max(initial=0))
+    squares, of_changes, largest = 0.0, 0.0, 0.0
+    for rows in codes.parts():
+        numbers = exact[rows].astype(np.float32)
+        found = decode(codes.of(rows)) - numbers
+        squares += float(np.linalg.norm(numbers)) ** 2
+        of_changes += float(np.linalg.norm(found)) ** 2
+        largest = max(largest, float(np.abs(found).max(initial=0)))
+    return float(np.sqrt(of_changes / squares)) if squares else 0.0, largest
 
 
 class _Quantizer:

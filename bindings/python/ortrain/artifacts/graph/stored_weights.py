@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx
 
 from ortrain import _graph
-from ortrain._files.weights import array_of
+from ortrain._files.weights import Spill, array_of
 from ortrain._graph.initializers import add_initializer, free_name
 from ortrain._support.counts import counted
 from ortrain.artifacts.graph.coders import (
@@ -240,7 +240,7 @@ def _linear_coder(node: onnx.NodeProto, kind: int, rank: int) -> LinearCoder:
 
 
 def write_weights(
-    model: onnx.ModelProto, stored: Stored, parts: Parts, reads: Counter[str], apart: str
+    model: onnx.ModelProto, stored: Stored, parts: Parts, reads: Counter[str], apart: str, spill: Spill
 ) -> None:
     """Make tensors the weights of a layer, in new initializers if other nodes read the present ones.
 
@@ -254,6 +254,8 @@ def write_weights(
         How often nodes read each value.
     apart : str
         The name of a new initializer with float numbers, if it is free.
+    spill : Spill
+        Where the tensors are stored.
     """
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     is_copied = any(reads[node.output[0]] > 1 for node in stored.copies)
@@ -263,7 +265,7 @@ def write_weights(
         for node in reversed(stored.copies):
             if node.op_type == "Cast":
                 values = values.astype(onnx.helper.tensor_dtype_to_np_dtype(attributes_of(node)["to"]))
-        add_initializer(model, name, np.ascontiguousarray(values))
+        add_initializer(model, name, spill.moved(np.ascontiguousarray(values)))
         stored.layer.input[WEIGHTS[stored.layer.op_type]] = name
         return
     own = _with_own_copies(model, stored) if is_copied else {}
@@ -274,12 +276,13 @@ def write_weights(
         name = node.input[slot]
         if name not in written:
             written[name] = name
-            made = _tensor(name, tensors[name], value)
+            made = _shaped(tensors[name], value)
             if not is_copied and reads[name] <= read_here[name]:
-                tensors[name].CopyFrom(made)
-            elif not np.array_equal(array_of(made), array_of(tensors[name])):  # layers may share zero points
+                tensors[name].CopyFrom(spill.moved(made))
+                tensors[name].name = name
+            elif not np.array_equal(_array(made), array_of(tensors[name])):  # layers may share zero points
                 written[name] = free_name(f"{name}.merged", _graph.names_in_use(model))
-                add_initializer(model, written[name], made)
+                add_initializer(model, written[name], spill.moved(made))
         own.get(node.output[0], node).input[slot] = written[name]
 
 
@@ -300,15 +303,16 @@ def _with_own_copies(model: onnx.ModelProto, stored: Stored) -> dict[str, onnx.N
     return made
 
 
-def _tensor(name: str, like: onnx.TensorProto, value: Array) -> onnx.TensorProto:
-    """Return an initializer of the type and shape of another one."""
+def _shaped(like: onnx.TensorProto, value: Array) -> onnx.TensorProto | Array:
+    """Return a value in the type and shape of an initializer."""
     if like.data_type in (onnx.TensorProto.INT4, onnx.TensorProto.UINT4):
         codes = value.astype(np.int8).ravel().view(np.uint8) & 15
         pairs = np.append(codes, np.zeros(codes.size % 2, np.uint8)).reshape(-1, 2)
         packed = pairs[:, 0] | pairs[:, 1] << np.uint8(4)
-        return onnx.TensorProto(
-            name=name, data_type=like.data_type, dims=like.dims, raw_data=packed.tobytes()
-        )
+        return onnx.TensorProto(data_type=like.data_type, dims=like.dims, raw_data=packed.tobytes())
     kind = onnx.helper.tensor_dtype_to_np_dtype(like.data_type)
-    shaped = np.ascontiguousarray(value.reshape(tuple(like.dims)), dtype=kind)
-    return onnx.numpy_helper.from_array(shaped, name)
+    return np.ascontiguousarray(value.reshape(tuple(like.dims)), dtype=kind)
+
+
+def _array(value: onnx.TensorProto | Array) -> Array:
+    return array_of(value) if isinstance(value, onnx.TensorProto) else value
