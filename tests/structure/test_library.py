@@ -14,6 +14,7 @@ from elf import LOAD, Elf
 from ortrain import _ortrain
 
 LIBRARY = pathlib.Path(ortrain.__file__).parent / "lib" / "libortrain.so"
+ALIAS = LIBRARY.parent / "alias" / "libonnxruntime.so.1"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the library is an ELF file on Linux alone")
 
 # Of the C and the C++ runtime.
@@ -26,11 +27,20 @@ def test_the_library_needs_the_c_and_cpp_runtime_alone() -> None:
     assert needed <= SYSTEM
 
 
-def test_the_package_carries_no_other_library() -> None:
-    assert [path.name for path in LIBRARY.parent.iterdir()] == [LIBRARY.name]
+def test_the_package_carries_no_other_library_than_the_alias() -> None:
+    """Programs with the folder of the library in their path must not find the alias there."""
+    assert {path.name for path in LIBRARY.parent.iterdir()} == {LIBRARY.name, ALIAS.parent.name}
+    assert [path.name for path in ALIAS.parent.iterdir()] == [ALIAS.name]
 
 
-@pytest.mark.parametrize("file", [LIBRARY, pathlib.Path(_ortrain.__file__)], ids=["library", "extension"])
+def test_the_alias_needs_the_library_alone() -> None:
+    assert Elf(ALIAS).needed() == {LIBRARY.name}
+    assert ALIAS.stat().st_size <= 40_000
+
+
+@pytest.mark.parametrize(
+    "file", [LIBRARY, ALIAS, pathlib.Path(_ortrain.__file__)], ids=["library", "alias", "extension"]
+)
 def test_segments_suit_pages_of_16_kilobytes(file: pathlib.Path) -> None:
     alignments = {segment[7] for segment in Elf(file).segments if segment[0] == LOAD}
     assert alignments

@@ -11,7 +11,7 @@ import ortrain
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from ortrain import _ortrain, api
-from ortrain.alias import library_folder, make_alias
+from ortrain.alias import library_folder
 from recorded import Fixture
 
 pytestmark = pytest.mark.skipif(
@@ -95,11 +95,6 @@ def test_operators_that_passes_make_are_left_out_with_those_that_they_are_made_o
         b"GeluAndDerivative",
     ):
         assert made not in contents
-
-
-def test_an_alias_needs_a_library_with_the_versions_of_releases(tmp_path: Path) -> None:
-    with pytest.raises(ortrain.OrtrainError, match="ORTRAIN_ALIAS=ON"):
-        make_alias(tmp_path)
 
 
 def test_operators_that_are_left_out_are_named_with_the_option_that_adds_them() -> None:

@@ -1,4 +1,4 @@
-"""The native library under the names by which programs built for onnxruntime look for it."""
+"""The native library under the names by which programs linked with onnxruntime look for it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ortrain.errors import OrtrainError
 
-NAMES = ("libonnxruntime.so", "libonnxruntime.so.1")
-"""The name that linkers look for, and the name that linked programs look for."""
+LIBRARIES = {"libonnxruntime.so": "libortrain.so", "libonnxruntime.so.1": "alias/libonnxruntime.so.1"}
+"""The library for linkers, which is the native library, and the library for linked programs, which calls it."""
 
 
 def library_folder() -> Path:
@@ -16,11 +16,11 @@ def library_folder() -> Path:
 
 
 def make_alias(folder: Path) -> list[Path]:
-    """Fill a folder with links to the native library and to all that it needs.
+    """Fill a folder with links to the native library, to all that it needs, and to the library with onnxruntime's name.
 
-    With the folder on the library path, programs that were linked with ``libonnxruntime`` of any release find
-    ``libortrain`` in its place. The library looks for the libraries that it needs next to the path from which it was
-    loaded, so these get links too.
+    With the folder on the library path, programs that were linked with ``libonnxruntime`` of any release run with
+    ``libortrain`` in its place. A library looks for those that it needs next to the path from which it was loaded, so
+    these get links too.
 
     Parameters
     ----------
@@ -35,21 +35,18 @@ def make_alias(folder: Path) -> list[Path]:
     Raises
     ------
     OrtrainError
-        When a file other than a link has that name, or the package has no library that can be linked to: none, or one
-        that was built with some of the operators and without ``ORTRAIN_ALIAS``.
+        When a file other than a link has that name, or the package lacks one of the libraries, as on systems other than
+        Linux.
     OSError
         When the folder cannot be written to.
     """
     libraries = library_folder()
-    if not (libraries / "libortrain.so").is_file():
-        raise OrtrainError(f"alias: expected libortrain.so in {libraries}, found none")
-    # Its table of symbol versions; a library with some of the operators has one only with that option.
-    if b"VERS_1.19.2\0" not in (libraries / "libortrain.so").read_bytes():
+    targets = {name: libraries / file for name, file in LIBRARIES.items()}
+    missing = [str(target) for target in targets.values() if not target.is_file()]
+    if missing:
         raise OrtrainError(
-            f"alias: {libraries / 'libortrain.so'} has no symbols of onnxruntime's releases, which programs linked with "
-            "libonnxruntime look for; build it with -DORTRAIN_ALIAS=ON"
+            f"alias: expected the libraries {', '.join(missing)}, found none; they are built for Linux"
         )
-    targets = {name: libraries / "libortrain.so" for name in NAMES}
     targets |= {file.name: file for file in libraries.glob("lib*.so*")}
     folder.mkdir(parents=True, exist_ok=True)
     links = {folder / name: target for name, target in sorted(targets.items())}

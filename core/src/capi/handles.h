@@ -219,9 +219,7 @@ struct OrtGradientGraphBuilder {
 
 namespace ortrain::capi {
 
-// The implementation of the exported functions, whatever name or version they are called by.
-const OrtApiBase* api_base() noexcept;
-OrtStatus* append_cpu(OrtSessionOptions* options, int use_arena) noexcept;
+const OrtApiBase* api_base() noexcept;  // what OrtGetApiBase returns
 
 template <typename H>
 void release(H* handle) noexcept {

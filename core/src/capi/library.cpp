@@ -66,13 +66,6 @@ const OrtApiBase* api_base() noexcept {
   return &base;
 }
 
-OrtStatus* append_cpu(OrtSessionOptions* options, int use_arena) noexcept {
-  return guarded("OrtSessionOptionsAppendExecutionProvider_CPU", [&] {
-    check_pointer(options, "options");
-    options->value.cpu_memory_arena = use_arena != 0;
-  });
-}
-
 }  // namespace ortrain::capi
 
 extern "C" {
@@ -81,7 +74,11 @@ const OrtApiBase* ORT_API_CALL OrtGetApiBase(void) noexcept { return ortrain::ca
 
 OrtStatus* ORT_API_CALL OrtSessionOptionsAppendExecutionProvider_CPU(OrtSessionOptions* options,
                                                                      int use_arena) noexcept {
-  return ortrain::capi::append_cpu(options, use_arena);
+  using namespace ortrain::capi;
+  return guarded("OrtSessionOptionsAppendExecutionProvider_CPU", [&] {
+    check_pointer(options, "options");
+    options->value.cpu_memory_arena = use_arena != 0;
+  });
 }
 
 // A version of OrtrainApi means one layout forever (tests/abi/test_own_table.py), so calls are only appended.

@@ -14,9 +14,9 @@ from ortrain.cli import app
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @app.as_json
 def command(folder: Path, json_output: bool) -> None:
-    """Fill DIR with links to the native library under the names of onnxruntime's.
+    """Fill DIR with links to the native library and to a small library with onnxruntime's name, which calls it.
 
-    The libraries that it needs are linked too. With DIR in the library path (LD_LIBRARY_PATH, or the path stored in the
+    With DIR in the library path (LD_LIBRARY_PATH, or the path stored in the
     program), programs linked with libonnxruntime run on ortrain. Links in DIR are replaced, files are not.
     """
     links = [str(link) for link in make_alias(folder)]
