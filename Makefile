@@ -509,19 +509,21 @@ PYTHONS ?= $(foreach n,10 11 12 13 14,$(shell command -v python3.$(n)))
 test-pythons: setup ## Build and install a wheel for each of PYTHONS, and train with it
 	scripts/test_pythons.sh $(BUILD)/pythons $(BUILD)/python $(PYTHONS)
 
-# MODELS: ONNX files and names of operators, separated by spaces.
+# MODELS: ONNX files and names of operators, separated by spaces. WITHOUT: parts that most programs need, such as WRITERS.
 .PHONY: small
 small: setup ## Build the library with only the operators of MODELS and only the optional parts that PARTS names, into build/small
 	@test -n "$(MODELS)" || { echo 'make small: name models and operators, as in make small MODELS="a.onnx b.onnx Relu"'; exit 2; }
 	cmake -S . -B $(BUILD)/small -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
 	  $(foreach part,$(SMALL_PARTS),-DORTRAIN_$(part)=$(if $(filter $(part),$(PARTS)),ON,OFF)) \
 	  $(foreach part,$(MODEL_PARTS),-DORTRAIN_$(part)=$(if $(filter $(part),$(PARTS) $(NEEDED_PARTS)),ON,OFF)) \
+  $(foreach part,$(COMMON_PARTS),-DORTRAIN_$(part)=$(if $(filter $(part),$(WITHOUT)),OFF,ON)) \
 	  "-DORTRAIN_OPERATORS=$$(echo $(MODELS) | tr ' ' ';')"
 	cmake --build $(BUILD)/small --target ortrain
 
 # The parts that training from artifacts does not need (CMakeLists.txt). `ortrain reduce` leaves out the same parts.
 MODEL_PARTS = DEPTHWISE DOUBLES HALVES SMALL_INTEGERS
 NEEDED_PARTS = $(if $(filter %.onnx,$(MODELS)),$(shell $(PYTHON) cmake/parts_for_models.py $(filter %.onnx,$(MODELS))),$(MODEL_PARTS))
+COMMON_PARTS = ML STRINGS WRITERS
 SMALL_PARTS = ADAPTERS ARTIFACTS CUSTOM_OPERATORS GRAPHS LEGACY METRICS SPARSE
 
 # scripts/library_size.py reads the map that the linker writes.
@@ -546,7 +548,8 @@ size: install ## Build the library with all operators and with only the operator
 SMALL_FIXTURE = tests/data/fixtures/lenet_adamw
 .PHONY: test-small
 test-small: install ## Train a recorded run with a library that has only the operators of this run
-	$(MAKE) --no-print-directory small MODELS="$(foreach kind,training eval optimizer,$(SMALL_FIXTURE)/$(kind)_model.onnx)"
+	$(MAKE) --no-print-directory small WITHOUT=WRITERS \
+	  MODELS="$(foreach kind,training eval optimizer,$(SMALL_FIXTURE)/$(kind)_model.onnx)"
 	rm -rf $(BUILD)/small-site && mkdir -p $(BUILD)/small-site
 	cp -r $$($(LIBRARY_FOLDER))/.. $(BUILD)/small-site/ortrain
 	cp $(BUILD)/small/libortrain.so $(BUILD)/small-site/ortrain/lib/

@@ -15,7 +15,7 @@ from ortrain.cli.model_contents import PARTS_FOR_MODELS, PARTS_FOR_TYPES
 ROOT = Path(__file__).resolve().parents[2]
 CMAKE = (ROOT / "CMakeLists.txt").read_text()
 PARTS = dict(re.findall(r'^part\((\w+) "([^"]*)"', CMAKE, re.MULTILINE))
-WITHOUT_CALLS = {"ml", "strings", *PARTS_FOR_MODELS}
+WITHOUT_CALLS = {"writers", "ml", "strings", *PARTS_FOR_MODELS}
 
 
 def calls() -> list[dict[str, str]]:

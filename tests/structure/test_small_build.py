@@ -173,6 +173,22 @@ def test_models_in_ort_format_are_read_alone(tmp_path: Path) -> None:
         ortrain.InferenceSession(model("Relu"), options)
 
 
+def test_exports_and_optimized_models_name_the_option_that_adds_them(tmp_path: Path) -> None:
+    """Checkpoints are still written."""
+    folder = Fixture("lenet_adamw").folder
+    state = api.CheckpointState.load_checkpoint(folder / "checkpoint")
+    module = api.Module(folder / "training_model.onnx", state, folder / "eval_model.onnx")
+    with pytest.raises(ortrain.NotImplementedInOrtrainError, match="ORTRAIN_WRITERS=ON"):
+        module.export_model_for_inferencing(tmp_path / "model.onnx", ["output"])
+    options = ortrain.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "model.onnx")
+    with pytest.raises(ortrain.NotImplementedInOrtrainError, match="ORTRAIN_WRITERS=ON"):
+        ortrain.InferenceSession(model("Relu"), options)
+    assert list(tmp_path.iterdir()) == []
+    api.CheckpointState.save_checkpoint(state, tmp_path / "checkpoint")
+    assert api.CheckpointState.load_checkpoint(tmp_path / "checkpoint").parameters
+
+
 def test_gradient_nodes_name_the_option_that_adds_them() -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["y"]),

@@ -9,6 +9,7 @@
 #include "graph/onnx_tensor.h"
 #include "graph/ort_reader.h"
 #include "runtime/file.h"
+#include "runtime/generated/parts.h"
 #include "runtime/path.h"
 #include "runtime/text.h"
 
@@ -198,7 +199,13 @@ Model read_model(const void* data, size_t bytes, const std::string& origin,
   });
 }
 
+void fail_without_writers() {
+  fail(ErrorCode::kNotImplemented, "this build of the library leaves out ", kWritersPart.title,
+       "; build it with the CMake option ", kWritersPart.option, "=ON");
+}
+
 std::string write_model(const Model& model, const PlaceOf& place_of) {
+  if constexpr (!kWritersPart.is_built) fail_without_writers();
   const onnx::ModelProto proto = proto_of(model, Data::kWritten, place_of);
   const size_t bytes = protobuf::size(proto.kType, &proto);
   require(bytes <= protobuf::kMostBytes, ErrorCode::kFail, "cannot write the model: it would take ",
@@ -230,6 +237,7 @@ bool fits_into_a_file(const Model& model) {
 }  // namespace
 
 void write_model(const Model& model, const std::filesystem::path& path, WeightPlace weights) {
+  if constexpr (!kWritersPart.is_built) fail_without_writers();
   if (weights == WeightPlace::kAuto && fits_into_a_file(model)) {
     const std::string content = write_model(model);
     return write_file(path, "model", content.data(), content.size());

@@ -98,6 +98,9 @@ Model read_model(const void* data, size_t bytes, const std::string& origin = "mo
 // belong in the model.
 using PlaceOf = std::function<std::optional<ExternalPlace>(const std::string& name, const Tensor& value)>;
 
+// The error of a build that leaves out the writing of models (kWritersPart).
+[[noreturn]] void fail_without_writers();
+
 // The serialized model. Throws if it would be larger than protobuf's limit of 2 GB.
 std::string write_model(const Model& model, const PlaceOf& place_of = nullptr);
 

@@ -10,6 +10,7 @@
 #include "op/operator.h"
 #include "runtime/convert.h"
 #include "runtime/denormals.h"
+#include "runtime/generated/parts.h"
 #include "runtime/stop.h"
 #include "runtime/threads.h"
 #include "session/gradient_bounds.h"
@@ -745,6 +746,7 @@ std::string TrainingSession::end_profiling() {
 
 void TrainingSession::export_for_inferencing(const std::filesystem::path& path,
                                              const std::vector<std::string>& outputs) const {
+  if constexpr (!kWritersPart.is_built) fail_without_writers();
   const Impl::Use use(*impl_, *state_, "export for inferencing");
   require(impl_->eval_model.has_value(), ErrorCode::kNoModel,
           "export for inferencing: the training session was created without an eval model");

@@ -47,6 +47,11 @@ inline constexpr LibraryPart kSparsePart{false, "sparse tensors", "ORTRAIN_SPARS
 #else
 inline constexpr LibraryPart kSparsePart{true, "sparse tensors", "ORTRAIN_SPARSE"};
 #endif
+#ifdef ORTRAIN_WITHOUT_WRITERS
+inline constexpr LibraryPart kWritersPart{false, "writing models: exports, optimized models, dumps of graphs", "ORTRAIN_WRITERS"};
+#else
+inline constexpr LibraryPart kWritersPart{true, "writing models: exports, optimized models, dumps of graphs", "ORTRAIN_WRITERS"};
+#endif
 #ifdef ORTRAIN_WITHOUT_ML
 inline constexpr LibraryPart kMlPart{false, "the operators of classical machine learning", "ORTRAIN_ML"};
 #else
