@@ -73,6 +73,39 @@ def test_a_folder_of_tensors_is_replaced_as_a_whole(tmp_path, run):
     assert {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()} == before
 
 
+def test_an_export_with_merged_adapters_names_the_file(run, tmp_path):
+    lora = ("--loss", "cross_entropy", "--adapter", "lora", "--out", tmp_path / "lora")
+    run("artifacts", Fixture("encoder").path("model.onnx"), *lora)
+    path = tmp_path / "merged.onnx"
+    path.write_bytes(b"old")
+    before = sorted(os.listdir(tmp_path))
+    assert_refused(limited("export", tmp_path / "lora", path, "--adapters", "merged"), path)
+    assert path.read_bytes() == b"old"
+    assert sorted(os.listdir(tmp_path)) == before
+    missing = tmp_path / "missing" / "merged.onnx"
+    said = run("export", tmp_path / "lora", missing, "--adapters", "merged", status=1).err
+    assert f"cannot write the model '{missing}': there is no folder '{missing.parent}'" in said
+
+
+def test_weights_that_do_not_fit_beside_a_model_name_the_model(tmp_path):
+    """The sums of adapters go to a temporary file in the folder of the model."""
+    program = """
+import numpy as np
+from pathlib import Path
+from ortrain._files.weights import Spill
+from ortrain._files.writing import folder_beside
+with folder_beside("merged.onnx", "model") as folder:
+    Spill(folder / "weights").moved(np.zeros(100_000, np.float32))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path,
+        preexec_fn=limits_files(LIMIT), capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert "FileError: cannot write the model 'merged.onnx': cannot write the weights" in ran.stderr
+    assert ran.stderr.rstrip().endswith("File too large")
+    assert not os.listdir(tmp_path)
+
+
 def test_the_core_says_whether_there_was_a_file(tmp_path):
     path = tmp_path / "exported.onnx"
     ran = limited("export", ARTIFACTS, path, "--output", "output")

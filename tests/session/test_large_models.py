@@ -16,6 +16,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from ortrain import artifacts
+from ortrain._files.weights import load_with_weights_apart, write_copy
 from ortrain.api import CheckpointState
 from ortrain.artifacts import LoRA
 from recorded import Fixture
@@ -270,3 +271,27 @@ def test_commands_on_a_model_of_more_than_2_gb_peak_below_1_3_of_it(
     bits: str, tmp_path: pathlib.Path
 ) -> None:
     check_peaks(tmp_path, SIZES, bits, lambda peak, _, size: peak < 1.3 * size)
+
+
+def test_a_weight_of_any_type_survives_being_written_apart_and_back(tmp_path: pathlib.Path) -> None:
+    rng = np.random.default_rng(0)
+    numbers = rng.normal(size=(300, 400)).astype(np.float32)
+    tensors = [
+        numpy_helper.from_array(numbers, "float"),
+        numpy_helper.from_array(numbers.astype(np.float16), "half"),
+    ]
+    tensors += [helper.make_tensor("codes", TensorProto.INT4, [300, 401], rng.integers(-8, 8, 300 * 401))]
+    tensors += [helper.make_tensor("brain", TensorProto.BFLOAT16, numbers.shape, numbers.ravel())]
+    model = helper.make_model(
+        helper.make_graph([], "g", [], [], [*tensors, numpy_helper.from_array(np.arange(3), "small")], "a graph"),
+        producer_name="someone", opset_imports=[helper.make_opsetid("", 21)], ir_version=10,
+    )  # fmt: skip
+    helper.set_model_props(model, {"key": "value"})
+    write_copy(model, tmp_path / "apart.onnx", True)
+    assert {"float", "half", "codes", "brain"} == set(places_of(tmp_path / "apart.onnx"))
+    write_copy(load_with_weights_apart(tmp_path / "apart.onnx"), tmp_path / "whole.onnx", False)
+    found = onnx.load(tmp_path / "whole.onnx", load_external_data=False)
+    for before, after in zip(model.graph.initializer, found.graph.initializer, strict=True):
+        np.testing.assert_array_equal(numpy_helper.to_array(before), numpy_helper.to_array(after))
+    del model.graph.initializer[:], found.graph.initializer[:]
+    assert found == model

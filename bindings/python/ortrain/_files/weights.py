@@ -19,7 +19,7 @@ import onnx
 import onnx.external_data_helper
 
 from ortrain._files.models import is_ort_format, load_model, naming_the_model
-from ortrain._files.writing import replaced_file, write_file
+from ortrain._files.writing import appending, replaced_file, write_file
 from ortrain._support.counts import counted
 from ortrain._support.values import StrPath
 from ortrain.errors import InvalidModelError
@@ -323,7 +323,7 @@ class Spill:
         """
         if self._path is None or isinstance(value, onnx.TensorProto) or value.nbytes <= _LARGE:
             return value if isinstance(value, onnx.TensorProto) else onnx.numpy_helper.from_array(value)
-        with open(self._path, "ab") as file:
+        with appending(self._path, "weights"), open(self._path, "ab") as file:
             offset = _begin(file)
             file.write(np.ascontiguousarray(value).ravel().view(np.uint8).data)
         kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)

@@ -14,12 +14,13 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 from ortrain._files.system import system
-from ortrain.errors import FileError
+from ortrain.errors import FileError, OrtrainError
 
 _MOST_BYTES = 200  # of a file's name, inside the name of its temporary file
 _TEMPORARY = ".tmp-"  # between the name of a file and the process ID in the name of its temporary file
@@ -168,6 +169,32 @@ def make_folder(path: str | os.PathLike[str], what: str, exist_ok: bool = True) 
         raise FileError(
             f"cannot create the folder '{path}' for the {what}: {_reason(reason)}", reason.errno
         ) from error
+
+
+@contextlib.contextmanager
+def folder_beside(path: str | os.PathLike[str], what: str) -> Iterator[Path]:
+    """Yield a temporary folder in the folder of a file, for what is needed to write the file.
+
+    The folder for temporary files may be in memory, or too small.
+
+    Raises
+    ------
+    FileError
+        When the folder cannot be created, or a file in it cannot be written.
+    """
+    target = Path(path)
+    try:
+        made = tempfile.TemporaryDirectory(prefix=".ortrain-", dir=target.absolute().parent)
+    except OSError as error:
+        raise _folder_error(error, what, target) from error
+    with made as name:
+        try:
+            yield Path(name)
+        except OrtrainError as error:
+            if name not in str(error):
+                raise
+            number = error.errno if isinstance(error, FileError) else None
+            raise FileError(f"cannot write the {what} '{path}': {error}", number) from error
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import onnx
 from ortrain import _graph
 from ortrain._files.reading import explained, open_file
 from ortrain._files.weights import Spill, array_of, fits_into_a_file, load_with_weights_apart, write_copy
-from ortrain._files.writing import make_folder, write_files
+from ortrain._files.writing import folder_beside, make_folder, write_files
 from ortrain._graph.initializers import add_initializer, free_name, is_read, remove_initializers
 from ortrain._ortrain import OrtValue
 from ortrain.adapters import AdapterFormat
@@ -391,11 +390,9 @@ def write_merged(
     OSError
         When a file cannot be written.
     """
-    target = Path(os.path.abspath(path))
-    make_folder(target.parent, "model")
-    # Not in the folder for temporary files, which may be in memory.
-    with tempfile.TemporaryDirectory(prefix=".ortrain-", dir=target.parent) as temporary:
-        made = merged(model, dequantize, spill=Spill(Path(temporary) / "weights"))
+    make_folder(Path(path).absolute().parent, "model")
+    with folder_beside(path, "model") as temporary:
+        made = merged(model, dequantize, spill=Spill(temporary / "weights"))
         write_copy(made, path, not fits_into_a_file(made) if external_data is None else external_data)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ortrain._files.writing import folder_beside
 from ortrain.cli import app, language_models, results, running
 from ortrain.cli.language_models import KIND as LANGUAGE_MODEL
 from ortrain.preprocessing.pictures import ImagePreprocessing, normalization_of
@@ -93,7 +93,7 @@ def command(
         _check_preprocessing(trainer)
     written, names = _export(trainer, model, adapters, peft, into, external_data or None)
     if with_preprocessing:
-        _put_preprocessing_in_front(trainer, model)
+        _put_preprocessing_in_front(trainer, model, external_data or None)
     elif trainer.preprocessing not in (None, _plain(trainer)):
         click.echo(f"ortrain: {_what_it_takes(trainer)}", err=True)
     if json_output:
@@ -123,14 +123,13 @@ def _export(
     if into is None and adapters == "inside":
         trainer.export(model)
     else:
-        # MODEL is written last: an error leaves a file that was there before. The folder is not that for temporary files, which
-        # may be in memory.
-        with tempfile.TemporaryDirectory(prefix=".ortrain-", dir=model.absolute().parent) as temporary:
-            made: Path | onnx.ModelProto = Path(temporary) / "model.onnx"
+        # MODEL is written last: an error leaves a file that was there before.
+        with folder_beside(model, "model") as temporary:
+            made: Path | onnx.ModelProto = temporary / model.name
             trainer.export(made)
             del trainer.module, trainer.optimizer  # they map the weights
             if into is not None:
-                base = language_models.base_of(trainer.folder, into, Path(temporary))
+                base = language_models.base_of(trainer.folder, into, temporary)
                 made = artifacts.with_weights_of(base, made)
                 names = [value.name for value in made.graph.output]
             _write(made, model, adapters, external_data)
@@ -216,7 +215,7 @@ def _check_preprocessing(trainer: Trainer) -> None:
     )
 
 
-def _put_preprocessing_in_front(trainer: Trainer, path: Path) -> None:
+def _put_preprocessing_in_front(trainer: Trainer, path: Path, external_data: bool | None) -> None:
     """Write the preprocessing of a run into an exported model."""
     from ortrain._files.weights import load_with_weights_apart, write_copy  # this module needs onnx
     from ortrain.preprocessing.nodes import with_preprocessing
@@ -225,4 +224,4 @@ def _put_preprocessing_in_front(trainer: Trainer, path: Path) -> None:
     assert stored is not None
     kind = TablePreprocessing if stored["kind"] == "table" else ImagePreprocessing
     made = with_preprocessing(load_with_weights_apart(path), kind.of_json(stored), trainer.classes)
-    write_copy(made, path, None)
+    write_copy(made, path, external_data)
