@@ -13,13 +13,14 @@ SYSTEMS = {PACKAGE / f"_files/system_{name}.py" for name in ("posix", "windows")
 """What the writer does differently on each system."""
 
 APPENDING = {
+    ("_files/weights.py", "Spill", "open"),  # a weight at a time, in a temporary folder
     ("dashboard/studio.py", "Studio", "open"),  # a new file, as a page sends it
     ("flower/server.py", "server_app", "open"),  # a line per round
     ("trainer/feature_store.py", "FeatureStore", "open"),  # a record per sample
     ("trainer/json_log.py", "JSONLogger", "open"),  # a line per event
     ("trainer/loggers.py", "CSVLogger", "open"),  # a row per epoch
 }
-"""Logs that grow line by line: file, function or class, and call."""
+"""Files that grow: file, function or class, and call."""
 
 # Calls that write to a path, or change a name, whatever their arguments are.
 WRITING = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -105,7 +106,7 @@ class AdapterSettings:
         return {option: value for option, value in values.items() if value is not None}
 
     def refuse(self, adapter: str) -> None:
-        """Reject settings that were given for something else than new adapters."""
+        """Reject the settings if there are no new adapters."""
         for option in self.given:
             raise click.UsageError(
                 f"{option} is a setting of new adapters: expected --adapter {' or '.join(NEW)}, found {adapter}"
@@ -123,3 +124,19 @@ class AdapterSettings:
             use_rslora=bool(self.rslora),
             **others,
         )
+
+
+def with_settings(alpha: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of `settings_options`, and as its argument ``new_adapters`` their values."""
+
+    def changed(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def with_values(*arguments: Any, **others: Any) -> None:
+            chosen = AdapterSettings(**{each.name: others.pop(each.name) for each in fields(AdapterSettings)})
+            command(*arguments, new_adapters=chosen, **others)
+
+        for option in reversed(settings_options(alpha)):
+            with_values = option(with_values)
+        return with_values
+
+    return changed

@@ -13,7 +13,7 @@ import click
 
 from ortrain import _ortrain
 from ortrain.cli import app, results
-from ortrain.cli.adapter_option import NEW, WEIGHTS, AdapterSettings, adapter_option, settings_options
+from ortrain.cli.adapter_option import NEW, WEIGHTS, AdapterSettings, adapter_option, with_settings
 from ortrain.cli.numbers import Integer, Number
 from ortrain.cli.step_options import StepOptions, step_options
 from ortrain.trainer import mezo
@@ -46,9 +46,6 @@ LOSSES = [
     "token_cross_entropy",
     "none",
 ]
-
-
-_rank, _alpha, _dropout, _bias, _rslora = settings_options("16")
 
 
 @app.command(
@@ -186,11 +183,7 @@ _rank, _alpha, _dropout, _bias, _rslora = settings_options("16")
     help="seed of the weights of a new classifier, and of new adapters",
 )
 @adapter_option("none")
-@_rank
-@_alpha
-@_dropout
-@_bias
-@_rslora
+@with_settings("16")
 @click.option("--dora", is_flag=True, help="with --adapter lora, the same as --adapter dora")
 @click.option(
     "--target",
@@ -260,11 +253,7 @@ def command(
     frozen: tuple[str, ...],
     seed: int,
     adapter: str | None,
-    rank: int | None,
-    alpha: float | None,
-    dropout: float | None,
-    bias: str | None,
-    rslora: bool | None,
+    new_adapters: AdapterSettings,
     dora: bool,
     targets: tuple[str, ...],
     qat: str | None,
@@ -304,7 +293,7 @@ def command(
         weighted=weighted,
         classes_last=classes_last,
         head=head,
-        adapter=_adapter(adapter, AdapterSettings(rank, alpha, dropout, bias, rslora), dora, targets, seed),
+        adapter=_adapter(adapter, new_adapters, dora, targets, seed),
         qat=_quantization(qat),
         batch="dynamic" if batch == "dynamic" else None,
         untie=_named(untie),
