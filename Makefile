@@ -703,8 +703,9 @@ wheel-manylinux: setup ## Build a wheel that needs only glibc 2.28 or newer into
 	$(VENV)/bin/auditwheel show dist/ortrain-*$(WHEEL_PLATFORM).whl
 
 .PHONY: test-manylinux
-test-manylinux: wheel-manylinux ## Install the wheel of wheel-manylinux into a new virtual environment, replay the recorded runs, and train
+test-manylinux: wheel-manylinux ## Install the wheel of wheel-manylinux into a new virtual environment, replay the recorded runs, train, and write docs/wheel.md
 	scripts/test_wheel.sh $(PYTHON) dist/ortrain-*$(WHEEL_PLATFORM).whl $(BUILD)/wheel-test
+	$(PYTHON) scripts/wheel_contents.py dist/ortrain-*$(WHEEL_PLATFORM).whl docs/wheel.md
 
 .PHONY: clean
 clean: ## Remove the results of builds
