@@ -24,14 +24,19 @@ int main(void) { printf("%s", OrtGetApiBase()->GetVersionString()); }
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has these names of libraries")
 
 
-@pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Return a configured build, whose library is that of the installed package instead of one that was compiled again."""
-    folder = tmp_path_factory.mktemp("native")
-    configure(folder, "-DORTRAIN_OPERATORS=Relu").check_returncode()
+def put_library(folder: pathlib.Path) -> None:
+    """Put the library of the installed package into a configured build, instead of one that was compiled again."""
     shutil.copy(LIBRARY, folder / f"libortrain.so.{VERSION}")
     (folder / "libortrain.so.0").symlink_to(f"libortrain.so.{VERSION}")
     (folder / "libortrain.so").symlink_to("libortrain.so.0")
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Return a configured build with a library."""
+    folder = tmp_path_factory.mktemp("native")
+    configure(folder, "-DORTRAIN_OPERATORS=Relu").check_returncode()
+    put_library(folder)
     return folder
 
 
@@ -111,3 +116,22 @@ def test_cmake_finds_a_moved_installation(installed: pathlib.Path, tmp_path: pat
         "cmake_minimum_required(VERSION 3.22)\nproject(program LANGUAGES C)\nfind_package(ortrain 1.0 CONFIG REQUIRED)\n"
     )
     assert subprocess.run(build, cwd=tmp_path, capture_output=True).returncode != 0
+
+
+def test_the_library_with_the_name_of_onnxruntime_is_installed_by_option(
+    build: pathlib.Path, installed: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    assert not list(installed.glob("lib/libonnxruntime*"))
+    folder, prefix = tmp_path / "build", tmp_path / "installed"
+    configure(folder, "-DORTRAIN_OPERATORS=Relu", "-DORTRAIN_ALIAS=ON").check_returncode()
+    put_library(folder)
+    commands = subprocess.check_output(["ninja", "-C", folder, "-t", "commands", "alias"], text=True)
+    for command in (line for line in commands.splitlines() if "/alias.dir/" in line):
+        subprocess.run(command, shell=True, cwd=folder, check=True)
+    subprocess.run(["cmake", "--install", folder, "--prefix", prefix], check=True, stdout=subprocess.DEVNULL)
+    (tmp_path / "program.c").write_text(PROGRAM)
+    link = [f"-I{prefix}/include/ortrain", f"-L{prefix}/lib", f"-Wl,-rpath,{prefix}/lib", "-lonnxruntime"]
+    subprocess.run(["gcc", "program.c", *link, "-o", "program"], cwd=tmp_path, check=True)
+    assert subprocess.check_output([tmp_path / "program"], text=True) == ortrain.get_version_string()
+    opened = f"import ctypes; ctypes.CDLL('{prefix}/lib/libonnxruntime.so.1').OrtGetApiBase"
+    subprocess.run([sys.executable, "-c", opened], check=True)
