@@ -526,11 +526,22 @@ NEEDED_PARTS = $(if $(filter %.onnx,$(MODELS)),$(shell $(PYTHON) cmake/parts_for
 COMMON_PARTS = ML STRINGS WRITERS
 SMALL_PARTS = ADAPTERS ARTIFACTS CUSTOM_OPERATORS GRAPHS LEGACY METRICS SPARSE
 
+# The library with all operators for arm64, optimized at link time and stripped.
+ARM64_SIZE = $(BUILD)/size/arm64
+ARM64_STRIPPED = arm64=$(ARM64_SIZE)/stripped.so=6000
+.PHONY: size-arm64
+size-arm64: setup arm64-tools ## Cross-compile the library with all operators for Linux on arm64, and check the limit of its size
+	cmake -S . -B $(ARM64_SIZE) -G Ninja --toolchain cmake/toolchains/linux-arm64.cmake -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
+	  -DORTRAIN_PYTHON=OFF -DCMAKE_BUILD_TYPE=Release -DORTRAIN_LTO=ON
+	cmake --build $(ARM64_SIZE) --target ortrain
+	aarch64-linux-gnu-strip --strip-unneeded -o $(ARM64_SIZE)/stripped.so $(ARM64_SIZE)/libortrain.so
+	$(PYTHON) scripts/library_size.py --check "$(ARM64_STRIPPED)"
+
 # scripts/library_size.py reads the map that the linker writes.
 size: export LDFLAGS := -Wl,-Map=libortrain.map
 SIZE_FIXTURES = mlp_adamw lenet_adamw
 .PHONY: size
-size: install ## Build the library with all operators and with only the operators of some models, write docs/size.md, and check the limits of their sizes
+size: install size-arm64 ## Build the library with all operators and with only the operators of some models, write docs/size.md, and check the limits of their sizes
 	cmake -S . -B $(BUILD)/size/all -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
 	  -DCMAKE_BUILD_TYPE=Release
 	cmake --build $(BUILD)/size/all --target ortrain
@@ -541,7 +552,7 @@ size: install ## Build the library with all operators and with only the operator
 	  MODELS="$$(echo tests/data/fixtures/$$run/*_model.onnx)" || exit 1; done
 	$(PYTHON) -m ortrain artifacts tests/models/data/mobilenet_v2/torchscript_17.onnx --classes 4 --out $(BUILD)/size/mobilenet
 	$(MAKE) --no-print-directory small BUILD=$(BUILD)/size/mobilenet MODELS="$$(echo $(BUILD)/size/mobilenet/*_model.onnx)"
-	$(PYTHON) scripts/library_size.py docs/size.md "all operators=$(BUILD)/size/all" "in wheels=$(BUILD)/size/wheel=6000" \
+	$(PYTHON) scripts/library_size.py docs/size.md "$(ARM64_STRIPPED)" "all operators=$(BUILD)/size/all" "in wheels=$(BUILD)/size/wheel=6000" \
 	  $(foreach run,$(SIZE_FIXTURES),"$(run)=$(BUILD)/size/$(run)/small=1500") "head of MobileNetV2=$(BUILD)/size/mobilenet/small=2000"
 
 # Not part of `make test`, because it compiles the core again.

@@ -1,12 +1,14 @@
 """Write a page of the documentation that shows the size of builds of the library, by kind, folder and source.
 
-python scripts/library_size.py PAGE NAME=FOLDER[=LIMIT] ...
+python scripts/library_size.py PAGE ARM64=FILE=LIMIT NAME=FOLDER[=LIMIT] ...
+python scripts/library_size.py --check ARM64=FILE=LIMIT
 
-In each FOLDER, CMake has built a release of the library with the linker option -Wl,-Map=libortrain.map (`make size`). The size
-of a library is the size of its stripped file. The script fails if a library has more than LIMIT kilobytes. The sizes of kinds
-come from the sections of that file, the sizes of folders and sources from the map of the linker. If sources are compiled
-together (cmake/compile_together.py), their namespaces distinguish them. The map of a library with link-time optimization does
-not name the sources of functions; the script finds them in the objects of the first library.
+FILE is a stripped library for another processor, of which only the size is read. In each FOLDER, CMake has built a release of
+the library with the linker option -Wl,-Map=libortrain.map (`make size`). The size of a library is the size of its stripped
+file. The script fails if a library has more than LIMIT kilobytes. The sizes of kinds come from the sections of that file, the
+sizes of folders and sources from the map of the linker. If sources are compiled together (cmake/compile_together.py), their
+namespaces distinguish them. The map of a library with link-time optimization does not name the sources of functions; the
+script finds them in the objects of the first library.
 """
 
 from __future__ import annotations
@@ -52,14 +54,20 @@ MOST_SOURCES = 40
 
 
 @dataclass
-class Library:
-    """One build."""
+class Stripped:
+    """A stripped file."""
 
     name: str
     size: int
-    """Bytes of the stripped file."""
+    """Bytes of the file."""
     limit: int | None
-    """The most kilobytes that the stripped file may have."""
+    """The most kilobytes that the file may have."""
+
+
+@dataclass
+class Library(Stripped):
+    """One build."""
+
     kinds: dict[str, int]
     folders: dict[str, int]
     sources: dict[str, int]
@@ -227,7 +235,7 @@ def table(
     ]
 
 
-def page(libraries: list[Library]) -> str:
+def page(libraries: list[Library], arm64: Stripped) -> str:
     """Return the text of the page."""
     machine = run("uname", "-m").strip()
     compiler = run("c++", "--version").splitlines()[0]
@@ -248,7 +256,10 @@ def page(libraries: list[Library]) -> str:
             *table("build", libraries, sizes),
             f"| limit | {' | '.join(limits)} |",
             "",
-            "`make size` fails if a stripped file is larger than its limit.",
+            f"For arm64, the library with all operators, optimized at link time, has {arm64.size / 1000:,.0f} kilobytes; its",
+            f"limit is {arm64.limit:,}. `make size-arm64` builds this library.",
+            "",
+            "`make size` and `make size-arm64` fail if a stripped file is larger than its limit.",
             "",
             "## By kind",
             "",
@@ -275,7 +286,7 @@ def page(libraries: list[Library]) -> str:
     )
 
 
-def above_limits(libraries: list[Library]) -> list[str]:
+def above_limits(libraries: list[Stripped]) -> list[str]:
     """Return a sentence for each library that is larger than its limit."""
     return [
         f"library_size.py: {each.name}: the stripped file has {each.size:,} bytes, which is more than its limit of "
@@ -285,21 +296,33 @@ def above_limits(libraries: list[Library]) -> list[str]:
     ]
 
 
+def stripped_file(build: str) -> Stripped:
+    """Return the size of a file, and its limit, from NAME=FILE=LIMIT."""
+    name, file, limit = build.split("=")
+    return Stripped(name, pathlib.Path(file).stat().st_size, int(limit))
+
+
 def main() -> None:
-    """Write the page."""
-    target, *builds = sys.argv[1:]
-    parts = [each.split("=") for each in builds]
-    if not parts or not all(len(each) in (2, 3) for each in parts):
-        sys.exit("usage: library_size.py PAGE NAME=FOLDER[=LIMIT] ...")
-    root = pathlib.Path(__file__).resolve().parents[1]
-    first = pathlib.Path(parts[0][1])
-    link_map = first / "libortrain.map"
-    known = sources_by_symbol(parts_of(link_map.read_text()), first) if link_map.is_file() else None
-    libraries = [
-        read(name, pathlib.Path(folder), root, known, *map(int, limit)) for name, folder, *limit in parts
-    ]
-    pathlib.Path(target).write_text(page(libraries), encoding="utf-8")
-    if problems := above_limits(libraries):
+    """Write the page, or check the size of a file alone."""
+    target, file, *builds = sys.argv[1:]
+    arm64 = stripped_file(file)
+    print(
+        f"{arm64.name}: the stripped file has {arm64.size / 1000:,.0f} kilobytes; its limit is {arm64.limit:,}"
+    )
+    libraries: list[Library] = []
+    if target != "--check":
+        parts = [each.split("=") for each in builds]
+        if not parts or not all(len(each) in (2, 3) for each in parts):
+            sys.exit("usage: library_size.py PAGE ARM64=FILE=LIMIT NAME=FOLDER[=LIMIT] ...")
+        root = pathlib.Path(__file__).resolve().parents[1]
+        first = pathlib.Path(parts[0][1])
+        link_map = first / "libortrain.map"
+        known = sources_by_symbol(parts_of(link_map.read_text()), first) if link_map.is_file() else None
+        libraries = [
+            read(name, pathlib.Path(folder), root, known, *map(int, limit)) for name, folder, *limit in parts
+        ]
+        pathlib.Path(target).write_text(page(libraries, arm64), encoding="utf-8")
+    if problems := above_limits([arm64, *libraries]):
         sys.exit("\n".join(problems))
 
 

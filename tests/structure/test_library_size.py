@@ -12,6 +12,7 @@ import pytest
 from scripts import library_size
 
 ROOT = Path(__file__).resolve().parents[2]
+ARM64 = library_size.Stripped("arm64", 5_200_000, 6000)
 OBJECT = "CMakeFiles/core.dir/made/together/core/src/ops/enclosed_0.cpp.o"
 MAP = f"""
 Discarded input sections
@@ -86,7 +87,7 @@ def test_the_kinds_of_a_library_and_the_sources_of_its_code_are_found(tmp_path: 
     assert library.kinds["code"] > 5000
     assert library.folders["ops"] > 5000
     assert library.sources["ops/tensor/gather.cpp"] > 100 * library.sources["ops/tensor/slice.cpp"] > 0
-    assert "| ops | " in library_size.page([library])
+    assert "| ops | " in library_size.page([library], ARM64)
 
 
 def test_a_library_above_its_limit_is_named() -> None:
@@ -101,7 +102,7 @@ def test_a_library_above_its_limit_is_named() -> None:
         "in wheels: the stripped file has 6,000,001 bytes, which is more than its limit of 6,000 kilobytes"
         in problem
     )
-    assert "| limit | 1,500 | 6,000 |  |" in library_size.page([small, large, full])
+    assert "| limit | 1,500 | 6,000 |  |" in library_size.page([small, large, full], ARM64)
 
 
 def test_make_size_checks_the_limits() -> None:
@@ -124,3 +125,17 @@ def test_the_page_is_part_of_the_documentation() -> None:
     page = (ROOT / "docs" / "size.md").read_text()
     assert "Written by `make size`" in page
     assert "## By folder of core/src" in page
+
+
+@pytest.mark.parametrize(("size", "ends"), [(6_000_000, None), (6_000_001, "more than its limit of 6,000")])
+def test_a_stripped_file_of_another_system_is_checked_alone(
+    size: int, ends: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "stripped.so"
+    file.write_bytes(bytes(size))
+    monkeypatch.setattr("sys.argv", ["library_size.py", "--check", f"arm64={file}=6000"])
+    if ends is None:
+        library_size.main()
+    else:
+        with pytest.raises(SystemExit, match=ends):
+            library_size.main()
