@@ -23,7 +23,13 @@ WEIGHTS = "none"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-class _Adapter(click.ParamType[str]):
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[str]
+else:
+    _ParamType = click.ParamType  # click 8.1 takes no type
+
+
+class _Adapter(_ParamType):
     """A kind of new adapters, ``none``, or a folder of PEFT."""
 
     name = "adapter"
