@@ -718,6 +718,15 @@ test-manylinux: wheel-manylinux ## Install the wheel of wheel-manylinux into a n
 	scripts/test_wheel.sh $(PYTHON) dist/ortrain-*$(WHEEL_PLATFORM).whl $(BUILD)/wheel-test
 	$(PYTHON) scripts/wheel_contents.py dist/ortrain-*$(WHEEL_PLATFORM).whl docs/wheel.md
 
+# A Python for musl, and a wheel for it.
+MUSL_PYTHON = $(BUILD)/musl-python
+.PHONY: test-musl-python
+test-musl-python: install ## Build a wheel for Linux with musl, replay the recorded runs with a Python for musl, and train with the command line
+	rm -f dist/ortrain-*musllinux*.whl
+	scripts/linux_wheel.sh $(VENV) $(ZIG_TOOLS) x86_64-linux-musl musllinux_1_2_x86_64 $(BUILD)/zig/musllinux_1_2_x86_64 dist $(BUILD_TYPE)
+	scripts/musl_python.sh $(VENV) $(ZIG_TOOLS) $(MUSL_PYTHON)
+	scripts/test_musl_wheel.sh $(PYTHON) dist/ortrain-*musllinux*.whl $(BUILD)/musl-wheel $(MUSL_PYTHON)
+
 .PHONY: clean
 clean: ## Remove the results of builds
 	rm -rf $(BUILD) dist docs/_build

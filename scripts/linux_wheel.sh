@@ -18,9 +18,21 @@ architecture=/usr/include/$(uname -m)-linux-gnu/$(basename "$include")/pyconfig.
 if [ -e "$architecture" ]; then configuration=$architecture; fi
 cp "$configuration" "$tools/python-include/pyconfig.h"
 rm -rf "$tools/wheel"
+settings=()
+if [[ $target == *-linux-musl* ]]; then  # Python for musl imports modules with this name
+  tag=$("$venv/bin/python" -c 'import sys; print("cpython-%d%d" % sys.version_info[:2])')-${target%%-*}-linux-musl
+  settings=(--config-settings=cmake.define.PYTHON_MODULE_EXTENSION=".$tag.so")
+fi
 "$venv/bin/pip" wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps -w "$tools/wheel" \
   --config-settings=build-dir="$build" --config-settings=cmake.build-type="$type" \
   --config-settings=cmake.define.CMAKE_TOOLCHAIN_FILE="$PWD/cmake/toolchains/linux-zig.cmake" \
   --config-settings=cmake.define.ZIG_COMPILER="$compiler" --config-settings=cmake.define.ZIG_TOOLS="$tools" \
-  --config-settings=cmake.define.Python_INCLUDE_DIR="$tools/python-include" .
-"$venv/bin/auditwheel" repair --plat "$platform" -w "$wheels" "$tools"/wheel/ortrain-*.whl
+  --config-settings=cmake.define.Python_INCLUDE_DIR="$tools/python-include" "${settings[@]}" .
+if [[ $platform == musllinux_* ]]; then  # which auditwheel knows only on a system with musl
+  for wheel in "$tools"/wheel/ortrain-*.whl; do
+    name=$(basename "$wheel")
+    mv "$wheel" "$wheels/${name%-*}-$platform.whl"
+  done
+else
+  "$venv/bin/auditwheel" repair --plat "$platform" -w "$wheels" "$tools"/wheel/ortrain-*.whl
+fi
