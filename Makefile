@@ -5,7 +5,7 @@ BUILD ?= build
 # Release, or Development, which compiles in less time and runs slower (CMakeLists.txt). These goals build for development if
 # no other goal is given.
 IN_DEVELOPMENT = demo test test-cpp test-csharp test-objc test-swift test-python test-browser test-arm64 test-windows \
-  test-windows-csharp test-windows-python test-dotnet cpp csharp objc swift docs check-clang
+  test-windows-csharp test-windows-python test-dotnet test-musl-python cpp csharp objc swift docs check-clang
 export BUILD_TYPE ?= $(if $(filter-out $(IN_DEVELOPMENT),$(MAKECMDGOALS)),Release,Development)
 JOBS ?= $(shell nproc)
 export PATH := $(abspath $(VENV))/bin:$(PATH)

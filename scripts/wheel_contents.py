@@ -12,7 +12,7 @@ from pathlib import Path
 from subprocess import run
 
 LISTED = (".so", ".dll", ".pyd", ".1")
-"""The endings of files with a row of their own, as the metadata and licences have."""
+"""Files with these endings have their own rows, like metadata and licences. Other files are counted by folder."""
 
 TEXT = """\
 <!-- Written by `make test-manylinux`. -->
