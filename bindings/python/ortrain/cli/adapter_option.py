@@ -112,10 +112,10 @@ class AdapterSettings:
         return {option: value for option, value in values.items() if value is not None}
 
     def refuse(self, adapter: str) -> None:
-        """Reject the settings if there are no new adapters."""
-        for option in self.given:
+        """Reject the settings, because `adapter` makes no new adapters."""
+        if self.given:
             raise click.UsageError(
-                f"{option} is a setting of new adapters: expected --adapter {' or '.join(NEW)}, found {adapter}"
+                f"{next(iter(self.given))} is a setting of new adapters: expected --adapter {' or '.join(NEW)}, found {adapter}"
             )
 
     def lora(self, **others: Any) -> LoRA:

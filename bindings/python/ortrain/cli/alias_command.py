@@ -16,8 +16,8 @@ from ortrain.cli import app
 def command(folder: Path, json_output: bool) -> None:
     """Fill DIR with links to the native library and to a small library with onnxruntime's name, which calls it.
 
-    With DIR in the library path (LD_LIBRARY_PATH, or the path stored in the
-    program), programs linked with libonnxruntime run on ortrain. Links in DIR are replaced, files are not.
+    With DIR in the library path (LD_LIBRARY_PATH, or the path stored in the program), programs linked with libonnxruntime run
+    on ortrain. Links in DIR are replaced, files are not.
     """
     links = [str(link) for link in make_alias(folder)]
     if json_output:

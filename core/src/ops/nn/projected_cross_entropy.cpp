@@ -346,7 +346,7 @@ struct WordBlock {
 
   void take(int64_t row, int64_t column, int64_t n, const float* line) const {
     E* to = exponentials ? exponentials + row * words.count + column : nullptr;
-    // The next row, which another thread may have read last.
+    // Fetches the memory of the next row, which another thread may have read last.
     if (to && row + 1 < rows)
       for (int64_t i = 0; i < n; i += 64 / static_cast<int64_t>(sizeof(E)))
         __builtin_prefetch(to + words.count + i, 1);
