@@ -89,7 +89,8 @@ def quantized(x: Array) -> tuple[Array, Array, Array]:
 def test_attention_of_quantized_operands(mask: Array | None, columns: tuple[int, ...]) -> None:
     x, w, b = (value.astype(np.float32) for value in inputs() if value is not None)
     codes, step, zero = quantized(x)
-    scale = np.broadcast_to(np.float32(np.abs(w).max() / 127), columns).copy()
+    # Without VNNI, onnxruntime adds two products in 16 bits: weights of eight bits would overflow.
+    scale = np.broadcast_to(np.float32(np.abs(w).max() / 63), columns).copy()
     weights = np.round(w / scale).astype(np.int8)
     given = [codes, weights, b, step, scale, mask, zero, np.zeros(columns, np.int8)]
     attention = Op("QAttention", {"num_heads": HEADS, "unidirectional": 0}, MICROSOFT)

@@ -52,6 +52,7 @@ HWY_INLINE void Separate(const uint8_t* bytes, int64_t bits, int64_t first, int6
     return;
   }
 #endif
+  if (bits == 8) return void(std::copy_n(bytes + first, n, out));
   for (int64_t i = 0; i < n; ++i) out[i] = static_cast<uint8_t>(CodeAt(bytes, first + i, bits));
 }
 
@@ -339,10 +340,12 @@ bool PackCodesAcross(const BlockCodes& w, const CodesPart& part, const CodesPart
 }
 #endif
 
-#ifdef ORTRAIN_LOOKS_UP_CODES
-// zeros[i] = the zero point of block first + i of row r for i < n, of codes of 4 bits.
+// The zero points of a row are read before its codes: one at a time between the codes, they take longer.
+constexpr int64_t kMostZeros = 64;
+
+// zeros[i] = the zero point of block first + i of row r for i < n.
 HWY_INLINE void ReadZeros(const BlockCodes& w, int64_t r, int64_t first, int64_t n, float* zeros) {
-  if (!w.packed_zeros) {
+  if (!w.packed_zeros || w.bits != 4) {
     for (int64_t i = 0; i < n; ++i) zeros[i] = ZeroOf(w, r, first + i);
     return;
   }
@@ -350,15 +353,27 @@ HWY_INLINE void ReadZeros(const BlockCodes& w, int64_t r, int64_t first, int64_t
   for (int64_t i = 0; i < n; ++i) zeros[i] = static_cast<float>(CodeAt(codes, first + i, 4));
 }
 
-// Packs rows of W. The zero points of a row are read first: one at a time between the codes, they take
-// longer.
-bool PackFloatsAlong(const BlockCodes& w, const CodesPart& part, const CodesPart& next, float* packed) {
-  constexpr int64_t kMost = 64;
-  const int64_t first = BlockOf(w, part.column),
-                blocks = BlockOf(w, part.column + part.columns - 1) + 1 - first;
-  if (w.bits != 4 || w.block < kCodes || part.column % kCodes || part.columns % kCodes || blocks > kMost)
-    return false;
-  float zeros[kMost];
+// The blocks of a row of a part.
+struct BlockRange {
+  int64_t first, count;
+};
+HWY_INLINE BlockRange BlocksOf(const BlockCodes& w, const CodesPart& part) {
+  const int64_t first = BlockOf(w, part.column);
+  return {first, BlockOf(w, part.column + part.columns - 1) + 1 - first};
+}
+
+// Whether a part consists of whole groups of kCodes codes, each in one block.
+HWY_INLINE bool HasWholeGroups(const BlockCodes& w, const CodesPart& part) {
+  return w.block >= kCodes && part.column % kCodes == 0 && part.columns % kCodes == 0 &&
+         BlocksOf(w, part).count <= kMostZeros;
+}
+
+#ifdef ORTRAIN_LOOKS_UP_CODES
+// Packs rows of W, one after another.
+bool LookUpAlong(const BlockCodes& w, const CodesPart& part, const CodesPart& next, float* packed) {
+  if (w.bits != 4 || !HasWholeGroups(w, part)) return false;
+  const auto [first, blocks] = BlocksOf(w, part);
+  float zeros[kMostZeros];
   const int64_t width = kPanel * LanesOf<float>();
   for (int64_t i = 0; i < part.rows; ++i) {
     FetchAhead(w, part, next, i);
@@ -379,6 +394,50 @@ bool PackFloatsAlong(const BlockCodes& w, const CodesPart& part, const CodesPart
 }
 #endif
 
+// Writes the values of kCodes codes. They fill panels that are `panel` elements apart, or are part of one.
+HWY_INLINE void PutValues(const uint8_t* bytes, int64_t bits, float zero, float scale, int64_t panel,
+                          float* to) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> whole;
+  const hn::Rebind<uint8_t, decltype(d)> byte;
+  const int64_t lanes = LanesOf<float>(), width = kPanel * lanes;
+  const auto by = hn::Set(d, scale), less = hn::Set(d, zero);
+  HWY_ALIGN uint8_t separate[kCodes];
+  Separate(bytes, bits, 0, kCodes, separate);
+  HWY_UNROLL(8)
+  for (int64_t i = 0; i < kCodes; i += lanes) {
+    const auto code = hn::ConvertTo(d, hn::PromoteTo(whole, hn::LoadU(byte, separate + i)));
+    hn::StoreU(hn::Mul(hn::Sub(code, less), by), d, to + i / width * panel + i % width);
+  }
+}
+
+// Packs rows of W, as many codes of several rows as fill panels at a time: the rows of a panel are contiguous
+// in memory, but panels are often a multiple of 4 KiB apart, so their lines share a set of the cache.
+bool PackFloatsAlong(const BlockCodes& w, const CodesPart& part, const CodesPart& next, float* packed) {
+  constexpr int64_t kRows = 32;
+  if (!HasWholeGroups(w, part)) return false;
+  const auto [first, blocks] = BlocksOf(w, part);
+  const int64_t width = kPanel * LanesOf<float>(), pitch = w.blocks * w.block * w.bits / 8;
+  float zeros[kRows][kMostZeros];
+  for (int64_t begin = 0; begin < part.rows; begin += kRows) {
+    const int64_t rows = HWY_MIN(kRows, part.rows - begin), r = part.row + begin;
+    for (int64_t i = 0; i < rows; ++i) {
+      FetchAhead(w, part, next, begin + i);
+      ReadZeros(w, r + i, first, blocks, zeros[i]);
+    }
+    for (int64_t c = 0; c < part.columns; c += kCodes) {
+      const int64_t b = BlockOf(w, part.column + c);
+      const int64_t j = c / width * width, stored = HWY_MIN(width, part.columns - j);
+      const uint8_t* codes = BytesOf(w, r, part.column + c);
+      const float* scales = w.scales + r * w.blocks + b;
+      float* to = packed + j * part.rows + begin * stored + c - j;
+      for (int64_t i = 0; i < rows; ++i, codes += pitch, scales += w.blocks, to += stored)
+        PutValues(codes, w.bits, zeros[i][b - first], *scales, width * part.rows, to);
+    }
+  }
+  return true;
+}
+
 bool PackFloats(const BlockCodes& w, const CodesPart& part, const CodesPart& next, bool across,
                 float* packed) {
 #ifdef ORTRAIN_PACKS_ACROSS
@@ -386,8 +445,9 @@ bool PackFloats(const BlockCodes& w, const CodesPart& part, const CodesPart& nex
 #endif
   if (across) return false;
 #ifdef ORTRAIN_LOOKS_UP_CODES
-  if (PackFloatsAlong(w, part, next, packed)) return true;
+  if (LookUpAlong(w, part, next, packed)) return true;
 #endif
+  if (PackFloatsAlong(w, part, next, packed)) return true;
   const int64_t lanes = LanesOf<float>(), width = kPanel * lanes;
   for (int64_t i = 0; i < part.rows; ++i) {
     FetchAhead(w, part, next, i);
