@@ -165,6 +165,23 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
     return CheckpointState{checkpoint_state};
   }
 
+  /** Opens a checkpoint file for evaluation and export, without a copy of its values in memory.
+   *
+   * The parameters stay in the file, which is mapped, and the state is read-only. A session that is
+   * created with the state evaluates and exports, and does not train. Do not change the file in place
+   * while the state exists.
+   *
+   * \param checkpoint_path Path of the file.
+   * \return The state of the file.
+   * \throws Exception with ORT_NO_SUCHFILE when there is no such file.
+   * \throws Exception with ORT_FAIL when the file is not a checkpoint or is damaged.
+   */
+  static CheckpointState MapCheckpoint(const std::basic_string<ORTCHAR_T>& checkpoint_path) {
+    OrtCheckpointState* checkpoint_state = nullptr;
+    ThrowOnError(GetOrtrainApi().MapCheckpoint(detail::Terminated(checkpoint_path, "checkpoint_path"), &checkpoint_state));
+    return CheckpointState{checkpoint_state};
+  }
+
   /** Writes a state to a checkpoint file.
    *
    * The write is atomic: after a crash or with a full disk, either the old file or the new one exists,

@@ -9,7 +9,7 @@
 #include "onnxruntime_training_c_api.h"
 
 /** The version of OrtrainApi that this header describes. */
-#define ORTRAIN_API_VERSION 7
+#define ORTRAIN_API_VERSION 8
 /** The oldest version of OrtrainApi that the library serves. */
 #define ORTRAIN_FIRST_API_VERSION 2
 
@@ -1188,6 +1188,23 @@ struct OrtrainApi {
    * \since version 7
    */
   OrtStatus*(ORT_API_CALL* CheckpointScaleGradients)(OrtCheckpointState* checkpoint_state, int64_t numerator, int64_t denominator) NO_EXCEPTION;
+
+  /** Opens a checkpoint file for evaluation and export, without a copy of its values in memory.
+   *
+   * The parameters stay in the file, which is mapped. The state is read-only: parameters cannot be
+   * changed, but properties can. A training session that is created with the state has no gradients and
+   * no optimizer state in memory. It runs eval steps and exports the model, with the average of the
+   * weights if the optimizer keeps one. It rejects train steps and optimizer steps. Do not change the
+   * file in place while the state exists. A file that replaces it, such as a newly saved checkpoint, has
+   * no effect on the state.
+   *
+   * \param[in] checkpoint_path Path of the file.
+   * \param[out] checkpoint_state The state of the file. Freed with ReleaseCheckpointState.
+   * \retval ORT_NO_SUCHFILE when there is no such file.
+   * \retval ORT_FAIL when the file is not a checkpoint or is damaged.
+   * \since version 8
+   */
+  OrtStatus*(ORT_API_CALL* MapCheckpoint)(const ORTCHAR_T* checkpoint_path, OrtCheckpointState** checkpoint_state) NO_EXCEPTION;
 
 };
 

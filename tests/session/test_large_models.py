@@ -273,6 +273,69 @@ def test_commands_on_a_model_of_more_than_2_gb_peak_below_1_3_of_it(
     check_peaks(tmp_path, SIZES, bits, lambda peak, _, size: peak < 1.3 * size)
 
 
+EXPORTS = """
+import sys
+import numpy as np
+from ortrain.api import CheckpointState, Module, Optimizer
+
+def resident(name):
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+folder, made, width = sys.argv[1:]
+state = CheckpointState.load_checkpoint(f"{folder}/checkpoint")
+module = Module(f"{folder}/training_model.onnx", state, f"{folder}/eval_model.onnx")
+optimizer = Optimizer(f"{folder}/optimizer_model.onnx", module)
+x = np.random.default_rng(0).normal(size=(1, int(width))).astype(np.float32)
+module.train()(x, x)
+optimizer.step()
+for number, (name, parameter) in enumerate(state.parameters):
+    rng = np.random.default_rng(number)
+    state.parameters[name] = rng.normal(0, float(width) ** -0.5, parameter.data.shape).astype(np.float32)
+CheckpointState.save_checkpoint(state, f"{folder}/last.ckpt", include_optimizer_state=True)
+open("/proc/self/clear_refs", "w").write("5")  # the peak is the current size
+before = resident("VmRSS")
+module.export_model_for_inferencing(made, ["y"])
+print(resident("VmHWM") - before)
+"""
+
+
+def check_export_of_all_weights(
+    folder: pathlib.Path, sizes: dict[str, int], most: Callable[..., bool]
+) -> None:
+    """Train all weights of a model with AdamW, and export them from the session and from a checkpoint with the moments."""
+    given, trained, expected = folder / "large.onnx", folder / "artifacts", folder / "expected.onnx"
+    size = model_over_2_gb(given, sizes)
+    artifacts.generate_artifacts(
+        given,
+        loss=artifacts.LossType.MSELoss,
+        optimizer=artifacts.OptimType.AdamW,
+        artifact_directory=trained,
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", EXPORTS, str(trained), str(expected), str(sizes["width"])],
+        check=True, capture_output=True, text=True, timeout=1200,
+    )  # fmt: skip
+    assert int(ran.stdout) < 0.1 * size
+    x = np.random.default_rng(1).normal(size=(2, sizes["width"])).astype(np.float32)
+    outputs = run(expected, x)
+    assert np.abs(outputs).max() > 0.1  # those of the untrained weights are close to 0
+    for options in ([], ["--external-data"]):
+        made = folder / "made.onnx"
+        assert most(*peak_of("export", trained, made, "--output", "y", *options), size), options
+        np.testing.assert_array_equal(run(made, x), outputs)
+
+
+@needs_proc
+def test_an_export_of_all_weights_holds_them_once(tmp_path: pathlib.Path) -> None:
+    check_export_of_all_weights(tmp_path, SMALLER, lambda _, grown, size: grown < 1.3 * size)
+
+
+@pytest.mark.thorough
+def test_an_export_of_all_weights_of_more_than_2_gb_peaks_below_1_3_of_them(tmp_path: pathlib.Path) -> None:
+    check_export_of_all_weights(tmp_path, SIZES, lambda peak, _, size: peak < 1.3 * size)
+
+
 def test_a_weight_of_any_type_survives_being_written_apart_and_back(tmp_path: pathlib.Path) -> None:
     rng = np.random.default_rng(0)
     numbers = rng.normal(size=(300, 400)).astype(np.float32)

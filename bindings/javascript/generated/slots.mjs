@@ -604,4 +604,5 @@ export const extension = Object.freeze({
   MetricSetState: 90,
   ListMetrics: 91,
   CheckpointScaleGradients: 92,
+  MapCheckpoint: 93,
 });

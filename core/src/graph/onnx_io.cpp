@@ -239,8 +239,10 @@ bool fits_into_a_file(const Model& model) {
 void write_model(const Model& model, const std::filesystem::path& path, WeightPlace weights) {
   if constexpr (!kWritersPart.is_built) fail_without_writers();
   if (weights == WeightPlace::kAuto && fits_into_a_file(model)) {
-    const std::string content = write_model(model);
-    return write_file(path, "model", content.data(), content.size());
+    const onnx::ModelProto proto = proto_of(model, Data::kWritten);
+    FileWriter file(path, "model");
+    protobuf::write(proto.kType, &proto, [&](const void* data, size_t bytes) { file.write(data, bytes); });
+    return file.commit();
   }
   constexpr size_t kSmall = 1024, kPage = 4096;  // programs map the data of initializers in pages
   const std::filesystem::path apart = with_suffix(path.filename(), ".data");

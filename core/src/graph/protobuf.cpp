@@ -264,7 +264,7 @@ class Sizes {
 
 class Writer {
  public:
-  Writer(std::string& out, const std::vector<size_t>& lengths) : out_(out), lengths_(lengths) {}
+  Writer(const Put& put, const std::vector<size_t>& lengths) : put_(put), lengths_(lengths) {}
 
   void write_message(const Type& type, const void* message) {
     for (size_t i = 0; i < type.size; ++i)
@@ -290,7 +290,7 @@ class Writer {
       } else if (wire_of(field.kind) == kLength) {
         const std::string_view bytes = bytes_of(field.kind, from);
         write_varint(bytes.size());
-        out_.append(bytes);
+        put_(bytes.data(), bytes.size());
       } else {
         write_numbers(field.kind, from, 1);
       }
@@ -299,18 +299,21 @@ class Writer {
 
   void write_numbers(Kind kind, const void* from, size_t count) {
     if (wire_of(kind) != kVarint) {
-      out_.append(static_cast<const char*>(from), count * size_of_fixed(kind));
+      put_(from, count * size_of_fixed(kind));
       return;
     }
     for (size_t i = 0; i < count; ++i) write_varint(varint_of(kind, from, i));
   }
 
   void write_varint(uint64_t value) {
-    for (; value >= 0x80; value >>= 7) out_ += static_cast<char>(value | 0x80);
-    out_ += static_cast<char>(value);
+    std::array<uint8_t, 10> bytes;
+    size_t count = 0;
+    for (; value >= 0x80; value >>= 7) bytes[count++] = static_cast<uint8_t>(value | 0x80);
+    bytes[count++] = static_cast<uint8_t>(value);
+    put_(bytes.data(), count);
   }
 
-  std::string& out_;
+  const Put& put_;
   const std::vector<size_t>& lengths_;
   size_t next_ = 0;
 };
@@ -324,11 +327,17 @@ bool read(std::string_view bytes, const Type& type, void* message) {
 size_t size(const Type& type, const void* message) { return Sizes().of_message(type, message); }
 
 std::string write(const Type& type, const void* message) {
-  Sizes sizes;
   std::string out;
-  out.reserve(sizes.of_message(type, message));
-  Writer(out, sizes.lengths).write_message(type, message);
+  out.reserve(size(type, message));
+  write(type, message,
+        [&](const void* data, size_t bytes) { out.append(static_cast<const char*>(data), bytes); });
   return out;
+}
+
+void write(const Type& type, const void* message, const Put& put) {
+  Sizes sizes;
+  sizes.of_message(type, message);
+  Writer(put, sizes.lengths).write_message(type, message);
 }
 
 }  // namespace ortrain::protobuf

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -196,5 +197,8 @@ bool read(std::string_view bytes, const Type& type, void* message);
 size_t size(const Type& type, const void* message);
 // The serialized message, which has no more than kMostBytes.
 std::string write(const Type& type, const void* message);
+// The same in parts, which `put` receives in order.
+using Put = std::function<void(const void* data, size_t bytes)>;
+void write(const Type& type, const void* message, const Put& put);
 
 }  // namespace ortrain::protobuf

@@ -374,7 +374,13 @@ struct TrainingSession::Impl {
 
   // The moment that eval steps and exports read in place of trainable parameters, if any.
   std::optional<size_t> evaluated_moment(const CheckpointState& state) const {
-    return uses_average && optimizer ? optimizer->average_of(state) : std::nullopt;
+    if (!uses_average || !optimizer) return std::nullopt;
+    const std::optional<size_t> moment = optimizer->average_of(state);
+    for (const Parameter& p : state.parameters())
+      require(!moment || !p.trainable || p.moments.size() > *moment, ErrorCode::kInvalidArgument,
+              "the checkpoint should have an average of the parameter \"", p.name, "\", found ",
+              counted(p.moments.size(), "optimizer state"));
+    return moment;
   }
 
   // Binds the eval stage to the weights, or to their averages. A stage has the same states in all runs.
@@ -437,7 +443,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   state_->set_buffer_order(order);
   state_->make_arenas();
   s.take_learning_rate(state_->optimizer());
-  {
+  if (!state_->is_mapped()) {
     const ThreadScope threads(s.options.intra_op_threads);
     std::unordered_map<std::string, LayoutPtr> layouts;
     if (is_on(kKeepConvolutionWeights, s.options) && !(s.optimizer && s.optimizer->takes_tensors()))
@@ -463,6 +469,7 @@ void TrainingSession::train_step(std::span<const Tensor* const> inputs, std::spa
                                  const RunOptions* options) {
   const Impl::Use use(*impl_, *state_, "train step");
   Impl& s = *impl_;
+  state_->require_writable("train step");
   require_values(*state_, "train step");
   s.refresh_stages(*state_);
   if (state_->gradients_version() != s.gradients_version) {
@@ -537,6 +544,7 @@ double TrainingSession::gradient_norm() const {
 void TrainingSession::optimizer_step(const RunOptions* options) {
   const Impl::Use use(*impl_, *state_, "optimizer step");
   Impl& s = *impl_;
+  state_->require_writable("optimizer step");
   s.require_optimizer("optimizer step");
   require_values(*state_, "optimizer step");
   check_terminate(options ? &options->terminate : nullptr);
@@ -581,7 +589,7 @@ void TrainingSession::attach_optimizer(const Model& optimizer) {
           "attach an optimizer model: the training session already has one");
   Optimizer attached(optimizer);
   attached.take(*state_);
-  if (attached.takes_tensors()) state_->set_layouts({});
+  if (attached.takes_tensors() && !state_->is_mapped()) state_->set_layouts({});
   attached.make_states(*state_);
   impl_->optimizer = std::move(attached);
   impl_->take_learning_rate(state_->optimizer());

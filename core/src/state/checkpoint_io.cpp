@@ -237,7 +237,7 @@ class StateReader {
 
   bool nominal() const { return nominal_; }
   // The file that holds the tensors' bytes; null if they are stored with the tables.
-  const MappedFile* data_file() const { return data_file_.get(); }
+  const std::shared_ptr<const MappedFile>& data_file() const { return data_file_; }
 
  private:
   // The names and values are checked by the optimizer that takes them.
@@ -374,16 +374,15 @@ class StateReader {
     require(present == expected || old, ErrorCode::kFail, "the data file '", to_utf8(data_path(path)),
             "' belongs to another checkpoint: expected the mark \"", expected, "\", found \"",
             present.value_or(""), "\"");
-    data_file_ = std::make_unique<MappedFile>(old ? old_data_path(path) : data_path(path),
-                                              "data file of the checkpoint");
-    data_file_->prefetch();
+    data_file_ = std::make_shared<const MappedFile>(old ? old_data_path(path) : data_path(path),
+                                                    "data file of the checkpoint");
     data_bytes_left_ = data_file_->size();
   }
 
   const fbs::Checkpoint& root_;
   bool nominal_ = false;
   size_t bytes_left_, data_bytes_left_ = 0;  // not yet taken by a tensor
-  std::unique_ptr<MappedFile> data_file_;
+  std::shared_ptr<const MappedFile> data_file_;
   std::unordered_map<std::string, size_t> names_;
 };
 
@@ -611,7 +610,8 @@ void keep_old_data(const fs::path& path, const std::string& identity) {
 }  // namespace
 
 std::shared_ptr<CheckpointState> CheckpointIo::read(const std::byte* data, size_t bytes, const fs::path& path,
-                                                    const MappedFile* file) {
+                                                    const std::shared_ptr<const MappedFile>& file,
+                                                    Values values) {
   StateReader reader(data, bytes, path);
   auto state = std::make_shared<CheckpointState>();
   state->parameters_ = reader.parameters();
@@ -619,11 +619,18 @@ std::shared_ptr<CheckpointState> CheckpointIo::read(const std::byte* data, size_
   state->properties_ = reader.properties();
   state->nominal_ = reader.nominal();
   for (size_t i = 0; i < state->parameters_.size(); ++i) state->index_[state->parameters_[i].name] = i;
+  if (optimizer) state->optimizer_ = *optimizer;
+  if (values == Values::kMapped) {
+    state->has_optimizer_ = optimizer.has_value();
+    keep_mapped(*state, {file, reader.data_file()});
+    return state;
+  }
+  if (reader.data_file()) reader.data_file()->prefetch();
   // The tensors are still views of the file; the arenas take copies. Bytes are read from the file directly
   // into their arena: copied out of the mapping, they would be in memory twice.
   const CheckpointState::CopyBytes copy = [&](std::byte* to, const std::byte* from, size_t count) {
-    for (const MappedFile* source : {file, reader.data_file()})
-      if (source != nullptr && source->holds(from)) return source->read(to, from, count);
+    for (const auto& source : {file, reader.data_file()})
+      if (source && source->holds(from)) return source->read(to, from, count);
     std::memcpy(to, from, count);
   };
   if (!state->nominal_) state->make_data_arenas(copy);
@@ -632,18 +639,42 @@ std::shared_ptr<CheckpointState> CheckpointIo::read(const std::byte* data, size_
     for (const Parameter& parameter : state->parameters_)
       if (parameter.trainable) momentums = static_cast<int>(parameter.moments.size());
     state->make_moments(momentums, copy);
-    state->optimizer_ = *optimizer;
   }
   return state;
 }
 
+void CheckpointIo::keep_mapped(CheckpointState& state, std::vector<std::shared_ptr<const MappedFile>> files) {
+  std::erase(files, nullptr);
+  const auto keep = [&](Tensor& view) {
+    const auto found =
+        std::find_if(files.begin(), files.end(), [&](const auto& file) { return file->holds(view.raw()); });
+    if (found == files.end()) return;  // it has no values
+    const Tensor kept(view.dtype(), view.shape(), view.raw(), std::const_pointer_cast<MappedFile>(*found));
+    // Files of other writers may have values where vectors cannot be loaded from.
+    view = reinterpret_cast<uintptr_t>(view.raw()) % kAlignment == 0 ? kept : kept.clone();
+  };
+  for (Parameter& parameter : state.parameters_) {
+    keep(parameter.data);
+    for (Tensor& moment : parameter.moments) keep(moment);
+  }
+  state.files_ = std::move(files);
+}
+
 std::shared_ptr<CheckpointState> CheckpointIo::read(const fs::path& path) {
+  return open(path, Values::kCopied);
+}
+
+std::shared_ptr<CheckpointState> CheckpointIo::map(const fs::path& path) {
+  return open(path, Values::kMapped);
+}
+
+std::shared_ptr<CheckpointState> CheckpointIo::open(const fs::path& path, Values values) {
   std::error_code error;
   if (fs::is_directory(path, error)) reject_folder(path);
-  const MappedFile file(path, "checkpoint");
-  file.prefetch();
+  const auto file = std::make_shared<const MappedFile>(path, "checkpoint");
+  if (values == Values::kCopied) file->prefetch();
   try {
-    return read(file.data(), file.size(), path, &file);
+    return read(file->data(), file->size(), path, file, values);
   } catch (const Error& e) {
     fail(e.code(), "cannot read the checkpoint '", to_utf8(path), "': ", e.message());
   }
@@ -654,11 +685,11 @@ std::shared_ptr<CheckpointState> CheckpointIo::read(const void* data, size_t byt
     require(data != nullptr || bytes == 0, ErrorCode::kInvalidArgument, "the pointer to its bytes is null");
     const auto* begin = static_cast<const std::byte*>(data);
     if (reinterpret_cast<uintptr_t>(data) % alignof(int64_t) == 0)
-      return read(begin, bytes, fs::path(), nullptr);
+      return read(begin, bytes, fs::path(), nullptr, Values::kCopied);
     // Numbers in the file are aligned relative to its start, so the start itself must be aligned.
     const auto copy = allocate(bytes);
     std::memcpy(copy.get(), begin, bytes);
-    return read(copy.get(), bytes, fs::path(), nullptr);
+    return read(copy.get(), bytes, fs::path(), nullptr, Values::kCopied);
   } catch (const Error& e) {
     fail(e.code(), "cannot read the checkpoint in memory: ", e.message());
   }

@@ -27,7 +27,9 @@ struct CheckpointIo {
 
   // Throws kNoSuchFile; kFail if it is not a checkpoint of version 2 or is damaged; kNotImplemented.
   static std::shared_ptr<CheckpointState> read(const std::filesystem::path& path);
-  // The same from memory; checkpoints with external data are rejected.
+  // The same, with the values as views of the mapped file (CheckpointState::map).
+  static std::shared_ptr<CheckpointState> map(const std::filesystem::path& path);
+  // The same as read() from memory; checkpoints with external data are rejected.
   static std::shared_ptr<CheckpointState> read(const void* data, size_t bytes);
 
   // Throws kFail with the system's reason, and then leaves existing files unchanged. If the file would be
@@ -36,9 +38,14 @@ struct CheckpointIo {
                     bool include_optimizer_state, size_t largest_file = kLargestFile);
 
  private:
+  enum class Values { kCopied, kMapped };
+  static std::shared_ptr<CheckpointState> open(const std::filesystem::path& path, Values values);
   // `file` is null for a checkpoint in memory.
   static std::shared_ptr<CheckpointState> read(const std::byte* data, size_t bytes,
-                                               const std::filesystem::path& path, const MappedFile* file);
+                                               const std::filesystem::path& path,
+                                               const std::shared_ptr<const MappedFile>& file, Values values);
+  // Makes the tensors, which are views of the files, keep the files open.
+  static void keep_mapped(CheckpointState& state, std::vector<std::shared_ptr<const MappedFile>> files);
 };
 
 }  // namespace ortrain

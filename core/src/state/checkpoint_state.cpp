@@ -100,6 +100,15 @@ std::shared_ptr<CheckpointState> CheckpointState::load(const void* data, size_t 
   return CheckpointIo::read(data, bytes);
 }
 
+std::shared_ptr<CheckpointState> CheckpointState::map(const std::filesystem::path& path) {
+  return CheckpointIo::map(path);
+}
+
+void CheckpointState::require_writable(const std::string& doing) const {
+  require(!is_mapped(), ErrorCode::kInvalidArgument, doing,
+          ": the checkpoint is mapped, so its state is read-only; load the checkpoint to change or train it");
+}
+
 void CheckpointState::save(const std::filesystem::path& path, bool include_optimizer_state) const {
   CheckpointIo::write(*this, path, include_optimizer_state);
 }
@@ -107,6 +116,7 @@ void CheckpointState::save(const std::filesystem::path& path, bool include_optim
 void CheckpointState::add_parameter(const std::string& name, bool trainable, const Tensor& value) {
   require(!has_parameter(name), ErrorCode::kInvalidArgument, "cannot add the parameter \"", name,
           "\": the checkpoint already has one with that name");
+  require_writable("adding the parameter \"" + name + "\"");
   require(!gradient_arena_.defined() && !has_optimizer_, ErrorCode::kInvalidArgument,
           "cannot add the parameter \"", name, "\": a training session already uses the checkpoint");
   Parameter parameter{name, trainable, value.clone(), {}, {}};
@@ -131,6 +141,7 @@ void CheckpointState::update_parameter(const std::string& name, const Tensor& va
   const TurnLock::Turn turn = hold();
   const Parameter& target = parameter(name);
   require_values("updating the parameter \"" + name + "\"", "all the parameter states");
+  require_writable("updating the parameter \"" + name + "\"");
   require(value.dtype() == target.data.dtype() && value.shape() == target.data.shape(),
           ErrorCode::kInvalidArgument, "updating the parameter \"", name, "\": expected ",
           to_string(target.data.dtype()), to_string(target.data.shape()), ", found ",
@@ -148,6 +159,7 @@ std::string CheckpointState::adapter_base() const {
 
 void CheckpointState::require_alike(const CheckpointState& source) const {
   constexpr const char* doing = "assigning a state to another one";
+  require_writable(doing);
   require_values(doing, "the parameter states");
   source.require_values(doing, "the parameter states");
   require(parameters_.size() == source.parameters_.size(), ErrorCode::kInvalidArgument, doing, ": expected ",
@@ -280,6 +292,7 @@ void CheckpointState::copy_to_buffer(const Tensor& buffer, bool trainable_only) 
 void CheckpointState::copy_from_buffer(const Tensor& buffer, bool trainable_only) {
   const TurnLock::Turn turn = hold();
   constexpr const char* doing = "copying a buffer to the parameters";
+  require_writable(doing);
   if (!trainable_only) ++frozen_version_;
   if (nominal_) {
     for (const Parameter& parameter : parameters_) {
@@ -346,6 +359,7 @@ std::vector<const Parameter*> CheckpointState::gradient_order(const Tensor& buff
 }
 
 void CheckpointState::require_gradients(const std::string& doing) const {
+  require_writable(doing);
   require(gradient_arena_.defined(), ErrorCode::kRuntimeException, doing,
           ": the state has no memory for gradients yet; create a training session with it first");
 }
@@ -483,6 +497,7 @@ void CheckpointState::make_data_arenas(const CopyBytes& copy) {
 }
 
 void CheckpointState::make_arenas() {
+  if (is_mapped()) return;
   make_data_arenas();
   if (gradient_arena_.defined()) return;
   const Places places = places_of(parameters_, true);
@@ -560,6 +575,7 @@ void CheckpointState::make_moments(int count, const CopyBytes& copy, const Momen
             ErrorCode::kInvalidArgument, "the checkpoint's optimizer state has ",
             counted(parameter.moments.size(), "moment"), " for each parameter, but the optimizer keeps ",
             count, "; it was created with another optimizer. To switch, save it without optimizer state");
+  if (is_mapped()) return;
   if (moment_arenas_.size() != static_cast<size_t>(count)) {
     std::vector<Tensor> arenas;
     std::vector<Places> places;

@@ -8,7 +8,8 @@
 // Trainable parameters are stored in one contiguous block, and so are gradients and each of the
 // optimizer's moments, all with the same offsets; a named parameter is a view. An optimizer step is
 // therefore one vectorized pass, however many parameters there are. Values are read from a file straight
-// into these blocks: only the file's tables are mapped, so values are in memory once.
+// into these blocks: only the file's tables are mapped, so values are in memory once. A mapped state has no
+// such blocks: its values stay in the file, for sessions that evaluate and export.
 #pragma once
 
 #include <atomic>
@@ -30,6 +31,8 @@
 #include "runtime/turn_lock.h"
 
 namespace ortrain {
+
+class MappedFile;
 
 // The shape of a nominal parameter whose shape is not known yet.
 inline const Shape kUnknownShape{0};
@@ -92,6 +95,12 @@ class CheckpointState {
   static std::shared_ptr<CheckpointState> load(const std::filesystem::path& path);
   // The same from memory; the bytes are not needed afterwards.
   static std::shared_ptr<CheckpointState> load(const void* data, size_t bytes);
+  // Reads a checkpoint file without its values, which stay in the file and are mapped. The state is
+  // read-only, and has no gradients. The file must not change while the state exists.
+  static std::shared_ptr<CheckpointState> map(const std::filesystem::path& path);
+  bool is_mapped() const { return !files_.empty(); }
+  // Throws kInvalidArgument, saying what was being done, if the state is mapped.
+  void require_writable(const std::string& doing) const;
   // Writes the state; the file at `path` is replaced in one step. Waits for a step that runs.
   void save(const std::filesystem::path& path, bool include_optimizer_state) const;
 
@@ -153,8 +162,9 @@ class CheckpointState {
   OptimizerState& optimizer() { return optimizer_; }
   const OptimizerState& optimizer() const { return optimizer_; }
 
-  // Puts data, gradients and moments of the parameters into contiguous arenas (zeros for what did not exist
-  // before). Called by the training session. Existing views of parameter data stay readable.
+  // Puts data and gradients of the parameters into contiguous arenas (zeros for what did not exist before).
+  // Called by the training session. Existing views of parameter data stay readable. The values of a mapped
+  // state stay where they are, and it gets no gradients; make_moments() only checks those it has.
   void make_arenas();
   void make_moments(int count) { make_moments(count, std::memcpy); }
   // The type and shape of a moment of a parameter, as a tensor without memory.
@@ -237,7 +247,8 @@ class CheckpointState {
   uint64_t gradients_version_ = 0;
   uint64_t frozen_version_ = 0;
   uint64_t layouts_version_ = 0;
-  std::unordered_set<std::string> row_major_;  // parameters that have to be
+  std::unordered_set<std::string> row_major_;             // parameters that have to be
+  std::vector<std::shared_ptr<const MappedFile>> files_;  // of a mapped state
   Tensor data_arena_, gradient_arena_;
   std::vector<Tensor> moment_arenas_;
   std::unique_ptr<TurnLock> turns_ = std::make_unique<TurnLock>();

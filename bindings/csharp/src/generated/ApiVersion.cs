@@ -8,7 +8,7 @@ namespace Microsoft.ML.OnnxRuntime
         internal const uint Ort = 32;
 
         /// <summary>The version of OrtrainApi.</summary>
-        internal const uint Ortrain = 7;
+        internal const uint Ortrain = 8;
 
         /// <summary>The version of the library.</summary>
         internal const string Library = "0.1.0";

@@ -59,6 +59,24 @@ namespace Microsoft.ML.OnnxRuntime
             return new CheckpointState(result);
         }
 
+        /// <summary>Opens a checkpoint file for evaluation and export, without a copy of its values in
+        /// memory.</summary>
+        /// <remarks>The parameters stay in the file, which is mapped, and the state is read-only. A session that
+        /// is created with the state evaluates and exports, and does not train. Do not change the file in place
+        /// while the state exists.</remarks>
+        /// <param name="checkpointPath">Path of the file.</param>
+        /// <returns>The state of the file.</returns>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="checkpointPath"/> is
+        /// null.</exception>
+        /// <exception cref="OnnxRuntimeException">NoSuchFile when there is no such file; Fail when the file is
+        /// not a checkpoint or is damaged.</exception>
+        public static CheckpointState MapCheckpoint(string checkpointPath)
+        {
+            NativeStatus.ThrowOnError(OrtrainApi.MapCheckpoint(
+                NativeText.Path(checkpointPath, nameof(checkpointPath)), out IntPtr result));
+            return new CheckpointState(result);
+        }
+
         /// <summary>Writes a state to a checkpoint file.</summary>
         /// <remarks>The write is atomic: after a crash or with a full disk, either the old file or the new one
         /// exists, never an incomplete file.</remarks>

@@ -673,5 +673,13 @@ namespace Microsoft.ML.OnnxRuntime
         internal static CheckpointScaleGradientsCall CheckpointScaleGradients => checkpointScaleGradients ??
             (checkpointScaleGradients = NativeTables.Bind<CheckpointScaleGradientsCall>(NativeTables.OrtrainApi, 92));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr MapCheckpointCall(byte[] checkpointPath, out IntPtr checkpointState);
+        private static MapCheckpointCall mapCheckpoint;
+        /// <summary>Opens a checkpoint file for evaluation and export, without a copy of its values in
+        /// memory.</summary>
+        internal static MapCheckpointCall MapCheckpoint => mapCheckpoint ??
+            (mapCheckpoint = NativeTables.Bind<MapCheckpointCall>(NativeTables.OrtrainApi, 93));
+
     }
 }

@@ -47,6 +47,21 @@ NS_ASSUME_NONNULL_BEGIN
  */
 - (nullable instancetype)initWithData:(NSData *)data error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
+/** Opens a checkpoint file for evaluation and export, without a copy of its values in memory.
+ *
+ * The parameters stay in the file, which is mapped, and the state is read-only. A session that is
+ * created with the state evaluates and exports, and does not train. Do not change the file in place
+ * while the state exists.
+ *
+ * @param path Path of the file.
+ * @param error Set when it fails. May be NULL.
+ * @return The object, or nil on failure.
+ *
+ * Errors: ORTErrorCodeNoSuchFile when there is no such file; ORTErrorCodeFail when the file is not a
+ * checkpoint or is damaged.
+ */
+- (nullable instancetype)initWithMappedPath:(NSString *)path error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
+
 /** Writes a state to a checkpoint file.
  *
  * The write is atomic: after a crash or with a full disk, either the old file or the new one exists,

@@ -55,6 +55,23 @@
   return self;
 }
 
+- (nullable instancetype)initWithMappedPath:(NSString *)path error:(NSError *_Nullable *_Nullable)error {
+  if ((self = [super init])) {
+    const ORTCall call = {self, _cmd, error};
+    BOOL made = NO;
+    do {
+      const char *c_checkpoint_path = NULL;
+      if (!ORTTakeText(&call, @"path", path, NO, &c_checkpoint_path)) break;
+      made = ORTSucceeded(&call, ORTExtensionTable()->MapCheckpoint(c_checkpoint_path, &_handle));
+    } while (NO);
+    if (!made) {
+      ORT_RELEASE(self);
+      return nil;
+    }
+  }
+  return self;
+}
+
 - (BOOL)saveCheckpointToPath:(NSString *)path
           withOptimizerState:(BOOL)includeOptimizerState
                        error:(NSError *_Nullable *_Nullable)error {

@@ -88,7 +88,9 @@ def command(
     # A model that is written again is read one tensor after another, which takes less memory.
     apart = external_data or into is not None or adapters != "inside"
     config = {"ortrain.external_data": "always"} if apart else {}
-    trainer = Trainer(folder, outputs=list(outputs) or None, checkpoint=read, threads=threads, config=config)
+    trainer = Trainer(
+        folder, outputs=list(outputs) or None, checkpoint=read, threads=threads, config=config, read_only=True
+    )
     if with_preprocessing:
         _check_preprocessing(trainer)
     written, names = _export(trainer, model, adapters, peft, into, external_data or None)

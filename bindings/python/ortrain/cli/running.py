@@ -173,7 +173,7 @@ def wanted_of(
 def optimizer_of(folder: Path) -> str | None:
     """Return the name of the optimizer that artifacts are made for, as the command takes it; None if that is not known."""
     checkpoint, model = folder / results.INITIAL, folder / "optimizer_model.onnx"
-    if checkpoint.exists() and mezo.stored_in(CheckpointState.load_checkpoint(checkpoint)) is not None:
+    if checkpoint.exists() and mezo.stored_in(CheckpointState.map_checkpoint(checkpoint)) is not None:
         return mezo.NAME
     try:
         return str(json.loads(_ortrain.get_optimizer_formulas(model.read_bytes()))["optimizer"])

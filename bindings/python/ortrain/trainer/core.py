@@ -197,6 +197,9 @@ class Trainer(Caching):
         have the values ``epsilon``, of all steps so far, and ``clipped``, the share of the gradients that were longer
         than the clip. Checkpoints store the accounting, and `fit` of a trainer without privacy rejects such
         checkpoints. With False, `fit` continues from them: privacy then ends, and epsilon is infinite from then on.
+    read_only : bool, default False
+        Whether the trainer evaluates, predicts and exports, and does not train. It maps the checkpoint, and has neither
+        gradients nor optimizer state in memory. The checkpoint must not be changed in place while the trainer exists.
 
     Attributes
     ----------
@@ -274,11 +277,11 @@ class Trainer(Caching):
         augment: str | Mapping[str, float] | Sequence[Any] | Callable[..., Any] | None = None,
         rehearsal: Rehearsal | int | None = None,
         privacy: Privacy | bool | None = None,
+        read_only: bool = False,
     ) -> None:
         _check(learning_rate, accumulate, seed, schedule, warmup)
         config = session_config(precision, config)
-        # invalid metrics are rejected before artifacts are made
-        checked_metrics = [metric_of(metric) for metric in metrics]
+        checked_metrics = [metric_of(metric) for metric in metrics]  # before artifacts are made
         self._augmentation = augmentation_of(augment)
         mixes = check_mixes(self._augmentation, sample_weight)
         if privacy:
@@ -311,10 +314,10 @@ class Trainer(Caching):
             config=config,
             rehearsal=rehearsal_of(rehearsal),
             privacy=privacy,
+            read_only=read_only,
         )
         if self._augmentation is not None:
             check_inputs(self._augmentation, self.inputs)
-        self._is_quantized = any(name.startswith(RANGE) for name, _ in self.state.parameters)
         self._feature_cache = FeatureCache() if feature_cache is True else feature_cache or None
         self.outputs = list(outputs) if outputs is not None else self._eval_outputs[1:]
         self._temporary = temporary  # the last attribute: Python drops them in order (_folder_for_artifacts)
@@ -541,6 +544,7 @@ class Trainer(Caching):
         ValueError
             When the data do not match the model, or the loss is not finite from the start.
         """
+        self._check_trains("find_learning_rate")
         if self._privacy is not None:
             raise ValueError(
                 "find_learning_rate: expected a trainer without privacy, because the rate that it finds depends on "
@@ -696,5 +700,5 @@ class Trainer(Caching):
                 "export: expected outputs besides the loss in the eval model, found none; name values of that model in outputs"
             )
         self.module.export_model_for_inferencing(path, names)
-        if self._is_quantized:
+        if any(name.startswith(RANGE) for name, _ in self.state.parameters):
             fold_quantization(path)

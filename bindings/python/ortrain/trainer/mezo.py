@@ -76,7 +76,7 @@ def check_mezo(folder: Path, optimizer: Any) -> None:
     wanted = mezo_of(optimizer)
     if wanted is None:
         return
-    found = stored_in(CheckpointState.load_checkpoint(folder / "checkpoint"))
+    found = stored_in(CheckpointState.map_checkpoint(folder / "checkpoint"))
     if found is None or (isinstance(optimizer, MeZO) and wanted != found):
         raise ValueError(
             f"optimizer: expected artifacts that were made for {wanted}, found those in {folder} for "

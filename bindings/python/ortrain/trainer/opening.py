@@ -51,9 +51,15 @@ class Opened:
     """The private steps of all runs; None if there were none."""
 
 
-def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, str]) -> Opened:
-    """Create state, module and optimizer from a checkpoint, and read where its run was."""
-    state = CheckpointState.load_checkpoint(checkpoint)
+def open_run(
+    folder: Path, checkpoint: Any, threads: int, config: Mapping[str, str], read_only: bool = False
+) -> Opened:
+    """Create state, module and optimizer from a checkpoint, and read where its run was.
+
+    With `read_only`, the checkpoint is mapped, and the module cannot train.
+    """
+    open_checkpoint = CheckpointState.map_checkpoint if read_only else CheckpointState.load_checkpoint
+    state = open_checkpoint(checkpoint)
     properties = state.properties
     _check_base(folder, state)
     position = json.loads(str(properties[_POSITION])) if _POSITION in properties else None
@@ -100,7 +106,7 @@ def _check_base(folder: Path, state: CheckpointState) -> None:
     """Reject adapters that were trained with other base weights than those in a folder of artifacts."""
     if _ADAPTERS not in state.properties or not (folder / "checkpoint").exists():
         return
-    here = CheckpointState.load_checkpoint(folder / "checkpoint").properties
+    here = CheckpointState.map_checkpoint(folder / "checkpoint").properties
     mine, theirs = (json.loads(str(p[_ADAPTERS])) if _ADAPTERS in p else {} for p in (here, state.properties))
     if mine.get("base") != theirs.get("base"):
         raise ValueError(

@@ -50,7 +50,9 @@ class Run:
         config: Mapping[str, str] | None,
         rehearsal: Rehearsal | None,
         privacy: Privacy | bool | None,
+        read_only: bool,
     ) -> None:
+        self._is_read_only = read_only
         self.folder, self.rehearsal = folder, rehearsal
         self._given_privacy, self._privacy = privacy, privacy_of(privacy)
         self.accumulate, self.seed = accumulate, seed
@@ -84,7 +86,7 @@ class Run:
 
     def _open(self, checkpoint: StrPath) -> None:
         """Open a checkpoint, and take over the position of its run."""
-        opened = open_run(self.folder, checkpoint, self._threads, self._config)
+        opened = open_run(self.folder, checkpoint, self._threads, self._config, self._is_read_only)
         self.state, self.module, self.optimizer = opened.state, opened.module, opened.optimizer
         self.inputs = opened.inputs
         self._train_outputs, self._eval_outputs = opened.train_outputs, opened.eval_outputs
@@ -263,7 +265,12 @@ class Run:
 
     # ---- where the run is ----
 
+    def _check_trains(self, call: str) -> None:
+        if self._is_read_only:
+            raise ValueError(f"{call}: the trainer was created with read_only=True, so it cannot train")
+
     def _begin_run(self, resume: StrPath | None) -> None:
+        self._check_trains("fit")
         self.resumed = resume is not None
         if resume is not None:
             self._open(resume)

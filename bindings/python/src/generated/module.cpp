@@ -906,4 +906,13 @@ PYBIND11_MODULE(_ortrain, m, pybind11::mod_gil_not_used()) {
   m.def("checkpoint_scale_gradients", [](const Handle<OrtCheckpointState>& checkpoint_state, int64_t numerator, int64_t denominator) {
     check(extension_api().CheckpointScaleGradients(checkpoint_state.raw, numerator, denominator));
   }, py::arg("checkpoint_state"), py::arg("numerator"), py::arg("denominator"), "Multiplies the accumulated gradients of all parameters by a fraction.");
+  m.def("map_checkpoint", [](const std::optional<std::filesystem::path>& checkpoint_path) {
+    const Path checkpoint_path_(checkpoint_path);
+    OrtCheckpointState* checkpoint_state = {};
+    {
+      const GilReleased released;
+      check(extension_api().MapCheckpoint(checkpoint_path_.data(), &checkpoint_state));
+    }
+    return Handle<OrtCheckpointState>(checkpoint_state, training_api().ReleaseCheckpointState);
+  }, py::arg("checkpoint_path"), "Opens a checkpoint file for evaluation and export, without a copy of its values in memory.");
 }

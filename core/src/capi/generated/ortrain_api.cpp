@@ -904,6 +904,14 @@ OrtStatus* ORT_API_CALL CheckpointScaleGradients(OrtCheckpointState* checkpoint_
   });
 }
 
+OrtStatus* ORT_API_CALL MapCheckpoint(const ORTCHAR_T* checkpoint_path, OrtCheckpointState** checkpoint_state) noexcept {
+  return guarded("MapCheckpoint", [&] {
+    check_pointer(checkpoint_path, "checkpoint_path");
+    check_pointer(checkpoint_state, "checkpoint_state");
+    *checkpoint_state = wrap(::ortrain::CheckpointState::map(checkpoint_path));
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -1001,7 +1009,8 @@ const OrtrainApi ortrain_api = {
     .MetricSetState = entry::MetricSetState,
     .ListMetrics = entry::ListMetrics,
     .CheckpointScaleGradients = entry::CheckpointScaleGradients,
+    .MapCheckpoint = entry::MapCheckpoint,
 };
-static_assert(sizeof(OrtrainApi) == 93 * sizeof(void*), "OrtrainApi has 93 slots");
+static_assert(sizeof(OrtrainApi) == 94 * sizeof(void*), "OrtrainApi has 94 slots");
 
 }  // namespace ortrain::capi

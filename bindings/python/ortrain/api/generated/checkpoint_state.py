@@ -67,6 +67,33 @@ class CheckpointState:
         return cls(_ortrain.load_checkpoint_from_buffer(buffer))
 
     @classmethod
+    def map_checkpoint(cls, checkpoint_uri: StrPath) -> CheckpointState:
+        """Opens a checkpoint file for evaluation and export, without a copy of its values in memory.
+
+        The parameters stay in the file, which is mapped, and the state is read-only. A session that is
+        created with the state evaluates and exports, and does not train. Do not change the file in place
+        while the state exists.
+
+        Parameters
+        ----------
+        checkpoint_uri : StrPath
+            Path of the file.
+
+        Returns
+        -------
+        CheckpointState
+            The state of the file.
+
+        Raises
+        ------
+        FileNotFoundError
+            When there is no such file.
+        OrtrainError
+            When the file is not a checkpoint or is damaged.
+        """
+        return cls(_ortrain.map_checkpoint(checkpoint_uri))
+
+    @classmethod
     def save_checkpoint(
         cls,
         state: CheckpointState,

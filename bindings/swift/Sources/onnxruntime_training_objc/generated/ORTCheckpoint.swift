@@ -40,6 +40,25 @@ public final class ORTCheckpoint: HandleOwner {
     handle = made!
   }
 
+  /// Opens a checkpoint file for evaluation and export, without a copy of its values in memory.
+  ///
+  /// The parameters stay in the file, which is mapped, and the state is read-only. A session that is
+  /// created with the state evaluates and exports, and does not train. Do not change the file in place
+  /// while the state exists.
+  ///
+  /// - Parameters:
+  ///   - path: Path of the file.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.noSuchFile` when there is no such
+  ///   file; `ORTErrorCode.fail` when the file is not a checkpoint or is damaged.
+  public init(mappedPath path: String) throws {
+    let call = Call("ORTCheckpoint.init(mappedPath:)")
+    let cCheckpointPath = try call.text(path, "path")
+    defer { free(cCheckpointPath) }
+    var made: OpaquePointer?
+    try call.check(Tables.extension.pointee.MapCheckpoint(cCheckpointPath, &made))
+    handle = made!
+  }
+
   /// Writes a state to a checkpoint file.
   ///
   /// The write is atomic: after a crash or with a full disk, either the old file or the new one exists,
