@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import logging
 import pathlib
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from ortrain.artifacts import Head, generate_artifacts
-from ortrain.trainer import FeatureCache, LambdaCallback, Trainer
+from ortrain.trainer import FeatureCache, JSONLogger, LambdaCallback, Trainer
 from ortrain.trainer import cached_module as cached
 from ortrain.trainer.feature_store import FeatureStore
 
@@ -200,6 +201,45 @@ def test_a_run_is_resumed_with_the_same_bits(tmp_path: pathlib.Path) -> None:
     whole = values_of(fitted(folder, data, False), data)
     for cache in (True, False):
         assert values_of(fitted(folder, data, cache, resume=saved), data) == whole
+
+
+def test_the_profile_of_a_log_survives_that_features_are_no_longer_used(tmp_path: pathlib.Path) -> None:
+    folder, (images, labels) = folder_of(RESNET, tmp_path / "artifacts"), data_of(RESNET)
+    # An epoch has 3 steps, the profile begins in epoch 2, and the whole model takes over in epoch 3.
+    log = JSONLogger(tmp_path / "log.jsonl")
+    fitted(folder, Augmented(images, labels), True, callbacks=[log])
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    (profile,) = (line for line in lines if line["event"] == "profile")
+    assert profile["steps"] == 5
+    assert "Conv" in {row["name"] for row in profile["operators"]}  # of the whole model
+    assert lines[-1]["status"] == "complete"
+
+
+@pytest.mark.parametrize("batches", [0, 2])
+def test_a_resumed_run_uses_features(
+    batches: int, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, computed: list[int]
+) -> None:
+    caplog.set_level(logging.INFO, "ortrain")
+    folder, data = folder_of(RESNET, tmp_path / "artifacts"), data_of(RESNET)
+    saved, trainer = tmp_path / "saved.ckpt", Trainer(folder, learning_rate=1e-2, threads=2)
+
+    def save(batch: int, logs: Any) -> None:
+        if trainer.epoch == 1 and batch == batches - 1:
+            trainer.save(saved)
+
+    stop = LambdaCallback(on_train_batch_end=save)
+    trainer.fit(data, epochs=1 if batches == 0 else 2, batch_size=16, verbose=False, callbacks=[stop])
+    if batches == 0:
+        trainer.save(saved)
+    caplog.clear()
+    computed.clear()
+    resumed = Trainer(folder, learning_rate=1e-2, threads=2)
+    resumed.fit(data, epochs=5, batch_size=16, verbose=False, resume=saved)
+    assert "were not in the epochs before" not in caplog.text
+    assert "features: stored for 44 samples" in caplog.text
+    expected = Trainer(folder, learning_rate=1e-2, threads=2, feature_cache=False)
+    expected.fit(data, epochs=5, batch_size=16, verbose=False, resume=saved)
+    assert resumed.history == expected.history
 
 
 def test_a_run_exports_the_whole_model_on_the_way(tmp_path: pathlib.Path) -> None:

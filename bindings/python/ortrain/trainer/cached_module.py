@@ -90,8 +90,11 @@ class CachedModule:
         names: Sequence[str],
         options: SessionOptions,
         body_options: SessionOptions,
+        first_batch: int = 0,
     ) -> None:
         self.wanted = True
+        # Epochs until the features of all samples are stored. That of a resumed run may begin in the middle.
+        self._filling = 2 if first_batch else 1
         self._folder, self._state, self._names = folder, state, list(names)
         self._is_training = True
         self._stages = {training: _stage(part, cache, body_options) for training, part in parts.items()}
@@ -171,25 +174,26 @@ class CachedModule:
     def end_epoch(self, epoch: int) -> None:
         """Stop using features if epochs have different samples; report once if there is no room for more features."""
         stage = self._stages[True]
-        if epoch == 0:
+        self._filling -= 1
+        if self._filling == 0:
             _log.info(
                 "features: stored for %d samples, %.1f MB; later epochs run only the trained layers",
                 len(stage.store), stage.store.bytes / 1e6,
             )  # fmt: skip
-        elif stage.misses > stage.hits and not stage.store.is_full:
+        elif self._filling < 0 and stage.misses > stage.hits and not stage.store.is_full:
             self.wanted = False
             _log.warning(
                 "features: %d of %d samples of epoch %d were not in the epochs before, as with augmentation; from now on the "
                 "whole model runs in every step",
                 stage.misses, stage.misses + stage.hits, epoch + 1,
             )  # fmt: skip
-        if stage.store.failure is not None and epoch == 0:
+        if stage.store.failure is not None and self._filling == 0:
             _log.warning(
                 "features: the file of features cannot grow (%s) and has room for %d samples; the others are computed in every "
                 "epoch",
                 stage.store.failure, len(stage.store),
             )  # fmt: skip
-        elif stage.store.is_full and epoch == 0:
+        elif stage.store.is_full and self._filling == 0:
             _log.warning(
                 "features: the limit of %.0f MB has room for %d samples; the others are computed in every epoch. "
                 "FeatureCache(limit=...) raises it",

@@ -80,7 +80,14 @@ class Caching(Loop):
         module = None
         try:
             module = CachedModule(
-                self.folder, self.state, parts, cache, self.inputs.names, options, body_options
+                self.folder,
+                self.state,
+                parts,
+                cache,
+                self.inputs.names,
+                options,
+                body_options,
+                first_batch,
             )
             module.check(batch, source.last_rows, expected)
         except (NoBodyError, OrtrainError) as reason:

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -87,7 +88,8 @@ class JSONLogger(Callback):
         self._file: TextIO | None = None
         self._began = self._last = self._flushed = self._measured = 0.0
         self._step = self._first_step = self._layers_step = -1
-        self._layers_due = self._profiling = False
+        self._layers_due = False
+        self._profiled: weakref.ref[Any] | None = None  # the module whose profile is being recorded
         self._looking: tuple[Misread, Regression, Projection] | None = None
         self._tokens: Tokens | None = None
         self._handled: BaseException | None = None
@@ -104,7 +106,7 @@ class JSONLogger(Callback):
         self._file = self.filename.open("a", encoding="utf-8")
         self._handled = sys.exc_info()[1]
         self._step = self._first_step = trainer.step
-        self._layers_step, self._layers_due, self._profiling, self._measured = -1, False, False, 0.0
+        self._layers_step, self._layers_due, self._profiled, self._measured = -1, False, None, 0.0
         self._tokens = _tokens_of(trainer.folder / text.FILE)
         model = describe_model(trainer)
         self._last = self._flushed = time.perf_counter()
@@ -140,9 +142,16 @@ class JSONLogger(Callback):
         """Start the profile."""
         if self._profiling or not self.profile or self._file is None:
             return
+        if self._profiled is not None:  # another module took over: profile that one
+            self._first_step = self.trainer.step - _FIRST_PROFILED
         if self.trainer.step == self._first_step + _FIRST_PROFILED:
             self.trainer.module.start_profiling()
-            self._profiling = True
+            # A strong reference would keep the session from being replaced.
+            self._profiled = weakref.ref(self.trainer.module)
+
+    @property
+    def _profiling(self) -> bool:
+        return self._profiled is not None and self._profiled() is self.trainer.module
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
         """Write the line of a step."""
@@ -282,7 +291,7 @@ class JSONLogger(Callback):
         self._write("layers", describe_layers(self.trainer.state))
 
     def _end_profile(self) -> None:
-        self._profiling = False
+        self._profiled = None
         self._first_step = (
             -1 - _FIRST_PROFILED
         )  # no step of this run can equal this number, so there is only one profile
