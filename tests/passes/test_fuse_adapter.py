@@ -155,14 +155,15 @@ def test_other_sums_are_computed_as_they_are(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tokens", [4, 64])
 @pytest.mark.parametrize(("precision", "bound"), [("none", 1e-5), ("bf16", 0.1)])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_gradients_are_those_of_separate_products(
-    precision: str, bound: float, tokens: int, tmp_path: Path
+    dropout: float, precision: str, bound: float, tokens: int, tmp_path: Path
 ) -> None:
     artifacts.generate_artifacts(
         artifacts.quantize_weights(models.gpt(64, tokens, 32, 2, 2)).model,
         loss=artifacts.LossType.TokenCrossEntropyLoss,
         optimizer=artifacts.OptimType.AdamW,
-        adapter=LoRA(r=4),
+        adapter=LoRA(r=4, dropout=dropout),
         artifact_directory=tmp_path,
     )
     ids = np.random.default_rng(6).integers(0, 64, (2, tokens))
@@ -174,6 +175,7 @@ def test_gradients_are_those_of_separate_products(
     before.state.save_checkpoint(before.state, tmp_path / "trained")
 
     def run(config: dict[str, str]) -> tuple[float, Array]:
+        ortrain.set_seed(8)  # of dropout
         training = Training(tmp_path, config, checkpoint="trained")
         loss = training.loss(*batch)
         return loss, np.concatenate([value.ravel() for value in training.gradients().values()])
@@ -187,6 +189,14 @@ def test_gradients_are_those_of_separate_products(
             "ortrain.dump_graph": str(graphs),
         }
     )
-    assert any(b"AdaptedMatMulNBits" in file.read_bytes() for file in graphs.rglob("*"))
+    last = max(graphs.rglob("*training*.onnx"))
+    nodes = onnx.load(last, load_external_data=False).graph.node
+    turned = [
+        helper.get_node_attr_value(node, "transposed")
+        for node in nodes
+        if node.op_type == "AdaptedMatMulNBits"
+    ]
+    assert turned.count(0) == 12  # of the forward pass: six layers in each of two blocks
+    assert (turned.count(1) > 0) == (dropout == 0)
     assert found == pytest.approx(loss, rel=bound)
     assert np.linalg.norm(other - gradient) <= bound * np.linalg.norm(gradient)

@@ -6,7 +6,8 @@
 //
 // low is MatMul(A, D), perhaps times a scalar, with matrices D and U, so that both operands of the sum have
 // the same shape. A sum of two operands disappears. A separate node for the second product would read and
-// write all results of the first, which takes longer than its few multiplications.
+// write all results of the first, which takes longer than its few multiplications. In the first line, low may
+// also be MatMul(Dropout(A), D). Its gradient stays apart, because DropoutGrad comes after the product.
 #include <optional>
 #include <unordered_map>
 
@@ -79,12 +80,22 @@ class Fusion {
     return product.int_or("transB", 0) != 0 ? std::pair{second, first} : std::pair{first, second};
   }
 
-  // Whether `value` is the product of `a` and a matrix, perhaps times a scalar.
+  // Whether `value` is `a`, or `a` after dropout, which has the same shape.
+  bool is_same_or_dropped(const std::string& value, const std::string& a) const {
+    if (value == a) return true;
+    const auto at = producer_.find(value);
+    if (at == producer_.end()) return false;
+    const Node& node = graph_.nodes[at->second];
+    return node.domain.empty() && node.op_type == "Dropout" && node.outputs[0] == value &&
+           node.inputs[0] == a;
+  }
+
+  // Whether `value` is the product of `a`, perhaps after dropout, and a matrix, perhaps times a scalar.
   bool is_low(const std::string& value, const std::string& a) const {
     const auto at = producer_.find(value);
     if (at == producer_.end()) return false;
     const Node& node = graph_.nodes[at->second];
-    if (is_product(node)) return node.inputs[0] == a && matrix_of(node);
+    if (is_product(node)) return is_same_or_dropped(node.inputs[0], a) && matrix_of(node);
     if (!node.domain.empty() || node.op_type != "Mul" || node.inputs.size() != 2) return false;
     for (const size_t scale : {0, 1}) {
       const std::optional<Tensor> scalar = pattern_.constant(node.inputs[scale]);
