@@ -339,3 +339,23 @@ TEST_CASE("C++: a metric counts batches of any size, and continues with its stat
   CHECK(result(second) == 0.8);
   CHECK_THROWS_AS(Ort::Metric::Create("acuracy", ""), Ort::Exception);
 }
+
+TEST_CASE("C++: a mapped checkpoint evaluates like a loaded one, and rejects train steps") {
+  Run loaded;
+  Ort::CheckpointState mapped = Ort::CheckpointState::MapCheckpoint((kMlp / "checkpoint").native());
+  Ort::TrainingSession session{loaded.env,
+                               loaded.options,
+                               mapped,
+                               (kMlp / "training_model.onnx").native(),
+                               (kMlp / "eval_model.onnx").native(),
+                               (kMlp / "optimizer_model.onnx").native()};
+  auto batch = loaded.batch();
+  CHECK(scalar(session.EvalStep(batch)[0]) == scalar(loaded.session.EvalStep(batch)[0]));
+  try {
+    session.TrainStep(batch);
+    FAIL("a train step changed a mapped checkpoint");
+  } catch (const Ort::Exception& e) {
+    CHECK(std::string(e.what()).find("the checkpoint is mapped") != std::string::npos);
+  }
+  CHECK_THROWS_AS(Ort::CheckpointState::MapCheckpoint((kMlp / "nowhere").native()), Ort::Exception);
+}

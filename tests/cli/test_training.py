@@ -472,6 +472,14 @@ def test_adapters_are_trained_by_the_command(artifacts, run, rows, tmp_path):
     assert all((before[name] == after[name]).all() for name in before)
 
 
+def test_an_export_of_adapters_that_are_not_there_writes_no_model(artifacts, run, tmp_path):
+    for options in (("--peft", tmp_path / "peft"), ("--adapters", "apart")):
+        said = run("export", artifacts, tmp_path / "made.onnx", *options, status=1).err
+        assert "no adapters" in said or "has no adapter" in said, said
+        assert not (tmp_path / "made.onnx").exists()
+        assert not (tmp_path / "peft").exists()
+
+
 def test_both_names_of_dora_adapters_make_the_same_artifacts(artifacts, run, tmp_path):
     made = []
     for name, options in (("a", ("dora",)), ("b", ("lora", "--dora")), ("c", ("dora", "--dora"))):

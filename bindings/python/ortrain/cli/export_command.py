@@ -122,6 +122,8 @@ def _export(
     from ortrain import artifacts
 
     written, names = [model], trainer.outputs
+    if peft is not None:  # first, because it fails if there are no adapters
+        artifacts.write_peft(trainer.state, peft)
     if into is None and adapters == "inside":
         trainer.export(model)
     else:
@@ -140,7 +142,6 @@ def _export(
         artifacts.write_onnx_adapter(trainer.state, file)
         written.append(file)
     if peft is not None:
-        artifacts.write_peft(trainer.state, peft)
         written.append(peft)
     return written, names
 
