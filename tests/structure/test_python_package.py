@@ -127,6 +127,15 @@ def test_a_release_has_the_addresses_of_its_repository(tmp_path: pathlib.Path) -
     assert "found 'example.org'" in with_urls(tmp_path, "example.org").stderr
 
 
+def test_the_tests_of_built_wheels_need_no_package_without_wheels_for_musl() -> None:
+    """pip would compile onnx in the container of a musl wheel."""
+    tomllib = pytest.importorskip("tomllib")
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]
+    for table in (settings, *(settings[system] for system in ("linux", "macos", "windows"))):
+        assert not {"test-extras", "test-requires", "test-groups"} & table.keys()
+    assert "ortrain demo" in settings["test-command"]
+
+
 def test_the_release_is_published_by_a_trusted_publisher() -> None:
     """No password is stored; the package index knows the workflow, and attestations say what built each file."""
     text = (ROOT / ".github/workflows/release.yml").read_text()
