@@ -11,6 +11,7 @@
 #include "program/memory_plan.h"
 #include "program/program.h"
 #include "program/recompute.h"
+#include "runtime/threads.h"
 #include "session/training_session.h"
 #include "support.h"
 
@@ -20,6 +21,7 @@ using namespace ortrain::test;
 namespace {
 
 constexpr std::string_view kBuffer = "_grad.accumulation.buffer";
+constexpr int kThreads = 2;
 const std::string kEarly = "ortrain.disable_pass.schedule_weight_gradients";
 
 // A training model with everything that a Program of it is compiled from.
@@ -159,7 +161,7 @@ std::string train(const Model& model, const std::shared_ptr<CheckpointState>& st
                   const std::map<std::string, std::string>& config) {
   SessionOptions options;
   options.config = config;
-  options.intra_op_threads = 2;
+  options.intra_op_threads = kThreads;
   TrainingSession session(options, state, model, std::nullopt, std::nullopt);
   std::mt19937 random(5);
   std::string bits;
@@ -202,6 +204,7 @@ double check_budgets(const std::function<Training(bool)>& make, const Model& mod
   // The memory of both variants of the step within the budget; 0 and the named budget if one is rejected.
   size_t named = 0;
   const auto memory = [&](size_t budget) -> size_t {
+    const ThreadScope scope(kThreads);  // kernels take memory for each thread
     size_t most = 0;
     for (const bool overwrite : {true, false}) {
       Training training = make(overwrite);

@@ -117,6 +117,8 @@ std::optional<AddressSpace> address_space();
 // How many processors this process may use: those that it is bound to, and no more than its control group
 // grants.
 int processors();
+// How many threads a process may have: 1 where the system cannot start threads.
+int most_threads();
 // Instructions that some arm64 processors have and others lack. All false on other processors.
 struct ArmInstructions {
   bool dot_products = false;  // sums of four products of 8-bit integers: SDOT (FEAT_DotProd)

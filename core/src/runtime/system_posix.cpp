@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <thread>
 
 #include "runtime/control_group.h"
@@ -163,6 +164,8 @@ int processors() {
 #endif
   return std::max(1, usable);
 }
+
+int most_threads() { return std::numeric_limits<int>::max(); }
 
 #if defined(__aarch64__) && defined(__linux__)
 ArmInstructions arm_instructions() {

@@ -58,6 +58,7 @@ size_t machine_memory() { return SIZE_MAX; }
 std::optional<AddressSpace> address_space() { return std::nullopt; }
 
 int processors() { return 1; }
+int most_threads() { return 1; }
 ArmInstructions arm_instructions() { return {}; }
 bool ask_for_tile_registers() { return false; }
 void bind_thread(std::span<const int>) {}

@@ -11,6 +11,7 @@
 #include <bit>
 #include <clocale>
 #include <cstdlib>
+#include <limits>
 #include <locale>
 #include <memory>
 #include <string>
@@ -358,6 +359,8 @@ int processors() {
   ::GetProcessAffinityMask(::GetCurrentProcess(), &mine, &all);
   return std::max(1, std::popcount(mine));
 }
+
+int most_threads() { return std::numeric_limits<int>::max(); }
 
 ArmInstructions arm_instructions() { return {}; }  // not asked for: no library is built for Windows on arm64
 bool ask_for_tile_registers() { return false; }    // possible since Windows 11; not tested

@@ -109,7 +109,7 @@ int number_from(const char* variable, int otherwise) {
 
 // The environment variables of OpenMP that users know.
 struct Settings {
-  int most = number_from("OMP_THREAD_LIMIT", INT32_MAX);
+  int most = std::min(system::most_threads(), number_from("OMP_THREAD_LIMIT", INT32_MAX));
   int threads = std::min(most, number_from("OMP_NUM_THREADS", system::processors()));
   Waiting waiting = policy();
   bool fixed_waiting = waiting != Waiting::kAdaptive;
