@@ -30,8 +30,8 @@ namespace ortrain {
 class TrainingSession {
  public:
   // With a mapped state, the session evaluates and exports, and does not train: it has neither gradients nor
-  // moments. `eval` and `optimizer` may be omitted; calls that need them then fail and say so. Throws if a model
-  // cannot be trained (listing all reasons) or does not belong to the checkpoint.
+  // moments. `eval` and `optimizer` may be omitted; calls that need them then fail and say so. Throws if a
+  // model cannot be trained (listing all reasons) or does not belong to the checkpoint.
   TrainingSession(SessionOptions options, std::shared_ptr<CheckpointState> state, Model train,
                   std::optional<Model> eval, std::optional<Model> optimizer);
   ~TrainingSession();
