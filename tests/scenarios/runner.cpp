@@ -406,6 +406,7 @@ class Runner {
   void command_zeros(const Arguments& a) { make_zeros(a[0], a[1], a[2]); }
   void command_show(const Arguments& a) { log("tensor", tensor(a[0])); }
   void command_load(const Arguments& a);
+  void command_map(const Arguments& a);
   void command_load_buffer(const Arguments& a);
   void command_session(const Arguments& a);
   void command_train_input_names(const Arguments& a);

@@ -15,6 +15,14 @@ static OrtStatus* command_load(int count, char** arguments) {
   return NULL;
 }
 
+static OrtStatus* command_map(int count, char** arguments) {
+  (void)count;
+  OrtCheckpointState* result = NULL;
+  TRY(extension->MapCheckpoint(path_of(arguments[1]), &result));
+  keep(arguments[0], kState, result);
+  return NULL;
+}
+
 static OrtStatus* command_load_buffer(int count, char** arguments) {
   (void)count;
   size_t content_length = 0;
@@ -406,6 +414,7 @@ static const struct entry {
     {"zeros", command_zeros, 3, 3},
     {"show", command_show, 1, 1},
     {"load", command_load, 2, 2},
+    {"map", command_map, 2, 2},
     {"load_buffer", command_load_buffer, 2, 2},
     {"session", command_session, 5, 5},
     {"train_input_names", command_train_input_names, 1, 1},

@@ -7,6 +7,10 @@ inline void Runner::command_load(const Arguments& a) {
   keep(a[0], Ort::CheckpointState::LoadCheckpoint(path_of(a[1])));
 }
 
+inline void Runner::command_map(const Arguments& a) {
+  keep(a[0], Ort::CheckpointState::MapCheckpoint(path_of(a[1])));
+}
+
 inline void Runner::command_load_buffer(const Arguments& a) {
   const std::vector<uint8_t> content = bytes_of_file(a[1]);
   keep(a[0], Ort::CheckpointState::LoadCheckpointFromBuffer(content));
@@ -199,6 +203,7 @@ inline const std::map<std::string, Runner::Command>& Runner::commands() {
       {"zeros", {3, 3, &Runner::command_zeros}},
       {"show", {1, 1, &Runner::command_show}},
       {"load", {2, 2, &Runner::command_load}},
+      {"map", {2, 2, &Runner::command_map}},
       {"load_buffer", {2, 2, &Runner::command_load_buffer}},
       {"session", {5, 5, &Runner::command_session}},
       {"train_input_names", {1, 1, &Runner::command_train_input_names}},

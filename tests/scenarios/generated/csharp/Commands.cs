@@ -16,6 +16,11 @@ public sealed partial class Runner
         Keep(a[0], CheckpointState.LoadCheckpoint(a[1]));
     }
 
+    private void Map(string[] a)
+    {
+        Keep(a[0], CheckpointState.MapCheckpoint(a[1]));
+    }
+
     private void LoadBuffer(string[] a)
     {
         Keep(a[0], CheckpointState.LoadCheckpointFromBuffer(File.ReadAllBytes(a[1])));
@@ -266,6 +271,7 @@ public sealed partial class Runner
             { "zeros", new Command(3, 3, Zeros) },
             { "show", new Command(1, 1, Show) },
             { "load", new Command(2, 2, Load) },
+            { "map", new Command(2, 2, Map) },
             { "load_buffer", new Command(2, 2, LoadBuffer) },
             { "session", new Command(5, 5, Session) },
             { "train_input_names", new Command(1, 1, TrainInputNames) },

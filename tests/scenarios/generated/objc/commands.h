@@ -12,6 +12,10 @@ static BOOL command_load(Arguments *arguments, NSError **error) {
   return keep([arguments objectAtIndex:0], AUTORELEASED([[ORTCheckpoint alloc] initWithPath:[arguments objectAtIndex:1] error:error]));
 }
 
+static BOOL command_map(Arguments *arguments, NSError **error) {
+  return keep([arguments objectAtIndex:0], AUTORELEASED([[ORTCheckpoint alloc] initWithMappedPath:[arguments objectAtIndex:1] error:error]));
+}
+
 static BOOL command_load_buffer(Arguments *arguments, NSError **error) {
   return keep([arguments objectAtIndex:0], AUTORELEASED([[ORTCheckpoint alloc] initWithData:read_file([arguments objectAtIndex:1]) error:error]));
 }
@@ -217,6 +221,7 @@ static const struct entry {
     {"zeros", command_zeros, 3, 3},
     {"show", command_show, 1, 1},
     {"load", command_load, 2, 2},
+    {"map", command_map, 2, 2},
     {"load_buffer", command_load_buffer, 2, 2},
     {"session", command_session, 5, 5},
     {"train_input_names", command_train_input_names, 1, 1},

@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[int, int | None]] = {
     "zeros": (3, 3),
     "show": (1, 1),
     "load": (2, 2),
+    "map": (2, 2),
     "load_buffer": (2, 2),
     "session": (5, 5),
     "train_input_names": (1, 1),
@@ -133,6 +134,9 @@ class Commands(Protocol):
 
     def command_load(self, *tokens: str) -> None:
         self.keep(tokens[0], CheckpointState.load_checkpoint(tokens[1]))
+
+    def command_map(self, *tokens: str) -> None:
+        self.keep(tokens[0], CheckpointState.map_checkpoint(tokens[1]))
 
     def command_load_buffer(self, *tokens: str) -> None:
         self.keep(tokens[0], CheckpointState.load_checkpoint_from_buffer(Path(tokens[1]).read_bytes()))

@@ -11,6 +11,10 @@ extension Runner {
     keep(arguments[0], try ORTCheckpoint(path: arguments[1]))
   }
 
+  func command_map(_ arguments: [String]) throws {
+    keep(arguments[0], try ORTCheckpoint(mappedPath: arguments[1]))
+  }
+
   func command_load_buffer(_ arguments: [String]) throws {
     keep(arguments[0], try ORTCheckpoint(data: Self.file(arguments[1])))
   }
@@ -199,6 +203,7 @@ extension Runner {
     case "zeros": return (command_zeros, 3...3)
     case "show": return (command_show, 1...1)
     case "load": return (command_load, 2...2)
+    case "map": return (command_map, 2...2)
     case "load_buffer": return (command_load_buffer, 2...2)
     case "session": return (command_session, 5...5)
     case "train_input_names": return (command_train_input_names, 1...1)

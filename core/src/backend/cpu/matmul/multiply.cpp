@@ -57,6 +57,17 @@ struct ProductKernel {
   void (*pack)(int64_t k, int64_t n, MatrixView<const T> b, T* packed);
   void (*run_packed)(const ProductPart<T>&);  // b.data is packed
 };
+
+// Columns of a block of B.
+template <typename T>
+constexpr int64_t kBlockColumns = tuning::kBlockColumns / static_cast<int64_t>(sizeof(T));
+
+// Whether elements that are so far apart have to be packed: they may all map to one cache set.
+template <typename T>
+constexpr bool is_far(int64_t elements) {
+  return elements * static_cast<int64_t>(sizeof(T)) > tuning::kNearby;
+}
+
 using ProductKernels =
     std::tuple<ProductKernel<float>, ProductKernel<double>, ProductKernel<uint32_t>, ProductKernel<uint64_t>>;
 
@@ -170,13 +181,12 @@ void Direct(const ProductPart<T>& p) {
 
 template <typename T>
 void Blocks(const ProductPart<T>& p) {
-  constexpr int64_t kSize = sizeof(T), kRowPad = 64 / kSize;
+  constexpr int64_t kRowPad = 64 / sizeof(T);
   const int64_t lanes = LanesOf<T>();
-  const int64_t depth = HWY_MIN(kDepth, p.k), columns = HWY_MIN(tuning::kBlockColumns / kSize, p.n);
+  const int64_t depth = HWY_MIN(kDepth, p.k), columns = HWY_MIN(kBlockColumns<T>, p.n);
   const int64_t rows = HWY_MIN(tuning::kBlockRows, p.m);
-  // Elements far apart may all map to one cache set. A single panel reads each of them once, so that copying
-  // them first would take longer.
-  const bool packs_a = p.a.column * kSize > tuning::kNearby && p.n > kPanel * lanes;
+  // A single panel reads each element of A once, so that copying them first would take longer.
+  const bool packs_a = is_far<T>(p.a.column) && p.n > kPanel * lanes;
   const int64_t packed_row = (depth + lanes - 1) / lanes * lanes + kRowPad;
   const int64_t b_elements = depth * ((columns + lanes - 1) / lanes * lanes);
   T* packed = PackingMemory<T>(b_elements + (packs_a ? rows * packed_row : 0));
@@ -342,16 +352,17 @@ constexpr int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 constexpr int64_t kTileRows = 6;
 
-// Each part packs its own B, which costs about as much as multiplying it with 6 rows; A is read as it is
-// stored.
-Grid grid_of(int64_t m, int64_t n, int64_t panel, int64_t threads) {
+// Each part packs its own B, which costs about as much as multiplying it with 6 rows. A is read as it is
+// stored, or packed for each block of B, which costs as much as 6 columns.
+Grid grid_of(int64_t m, int64_t n, int64_t panel, int64_t a_block, int64_t threads) {
   Grid best;
   int64_t least = 0;
   for (int64_t rows = 1; rows <= threads; ++rows) {
     const int64_t columns = threads / rows;
     const int64_t own_rows = ceil_divide(ceil_divide(m, kTileRows), rows) * kTileRows;
     const int64_t own_columns = ceil_divide(ceil_divide(n, panel), columns) * panel;
-    const int64_t cost = (own_rows + kTileRows) * own_columns;
+    const int64_t a_columns = a_block > 0 ? ceil_divide(own_columns, a_block) * kTileRows : 0;
+    const int64_t cost = (own_rows + kTileRows) * own_columns + own_rows * a_columns;
     if (rows == 1 || cost < least) best = {rows, columns}, least = cost;
   }
   return best;
@@ -384,7 +395,9 @@ void multiply_typed(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T
     way = ProductWay::kTransposed;
   const ProductKernel<T> kernel = kernel_of<T>();
   const int64_t work = m * n * k / tuning::kMultiplications + m * k + k * n + m * n;
-  const Grid grid = grid_of(m, n, kernel.panel, std::clamp<int64_t>(work / kGrain, 1, threads));
+  const bool packs_a = way == ProductWay::kPacked && is_far<T>(a.column) && n > kernel.panel;
+  const Grid grid = grid_of(m, n, kernel.panel, packs_a ? kBlockColumns<T> : 0,
+                            std::clamp<int64_t>(work / kGrain, 1, threads));
   const int64_t tiles = ceil_divide(m, kTileRows), panels = ceil_divide(n, kernel.panel);
   parallel_for(grid.rows * grid.columns, kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
