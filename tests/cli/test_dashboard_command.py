@@ -64,7 +64,9 @@ def test_two_at_once_and_a_port_in_use(tmp_path, run):
 
 
 def test_a_folder_that_is_not_there(tmp_path, run):
-    assert f"there is no folder {tmp_path / 'x'}" in run("dashboard", tmp_path / "x", status=1).err
+    said = run("dashboard", tmp_path / "x", status=1).err
+    assert f"there is no folder {tmp_path / 'x'}" in said
+    assert "`ortrain train` checkpoints and logs" in said
     assert "Error: " in run("dashboard", tmp_path, "--port", 70000, status=2).err
 
 

@@ -191,7 +191,7 @@ def _hint(error: BaseException) -> str:
     if isinstance(error, FileNotFoundError) and str(error).startswith("--"):
         return "check the path"
     if isinstance(error, FileNotFoundError):
-        return "check the path; `ortrain artifacts MODEL` creates artifacts, `ortrain train` checkpoints"
+        return "check the path; `ortrain artifacts MODEL` creates artifacts, `ortrain train` checkpoints and logs"
     if isinstance(error, OSError) and error.errno:  # a full disk, a folder that is not writable
         return ""
     return "`--help` shows examples, `--debug` shows the traceback"
