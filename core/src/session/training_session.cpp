@@ -378,8 +378,8 @@ struct TrainingSession::Impl {
     const std::optional<size_t> moment = optimizer->average_of(state);
     for (const Parameter& p : state.parameters())
       require(!moment || !p.trainable || p.moments.size() > *moment, ErrorCode::kInvalidArgument,
-              "the checkpoint should have an average of the parameter \"", p.name, "\", found ",
-              counted(p.moments.size(), "optimizer state"));
+              "evaluate or export averaged weights: expected an average of the parameter \"", p.name,
+              "\" in the checkpoint, found ", counted(p.moments.size(), "optimizer state"));
     return moment;
   }
 

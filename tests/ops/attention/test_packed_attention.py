@@ -86,15 +86,17 @@ def quantized(x: Array) -> tuple[Array, Array, Array]:
 @pytest.mark.parametrize(
     "mask", [None, np.array([[1, 1, 0], [1, 1, 1]], np.int32), np.array([3, 2], np.int32)]
 )
-def test_attention_of_quantized_operands(mask: Array | None, columns: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("largest", [63, 127])
+def test_attention_of_quantized_operands(largest: int, mask: Array | None, columns: tuple[int, ...]) -> None:
     x, w, b = (value.astype(np.float32) for value in inputs() if value is not None)
     codes, step, zero = quantized(x)
-    # Without VNNI, onnxruntime adds two products in 16 bits: weights of eight bits would overflow.
-    scale = np.broadcast_to(np.float32(np.abs(w).max() / 63), columns).copy()
+    scale = np.broadcast_to(np.float32(np.abs(w).max() / largest), columns).copy()
     weights = np.round(w / scale).astype(np.int8)
     given = [codes, weights, b, step, scale, mask, zero, np.zeros(columns, np.int8)]
     attention = Op("QAttention", {"num_heads": HEADS, "unidirectional": 0}, MICROSOFT)
-    check_like_onnxruntime(attention, given)
+    # Without VNNI, onnxruntime adds two products in 16 bits: with weights of eight bits, they overflow.
+    if largest == 63:
+        check_like_onnxruntime(attention, given)
     exact = [((codes.astype(np.float32) - zero) * step), weights * scale, b, mask]
     close = run(op(), exact)[0]
     np.testing.assert_allclose(run(attention, given)[0], close, 1e-4, 1e-5)
