@@ -246,10 +246,16 @@ native: setup ## Build the C and C++ library; PREFIX=DIR also installs the libra
 	$(if $(PREFIX),cmake --install $(BUILD)/native --prefix $(PREFIX))
 
 # ortrain-<version>-<system>-<processor>.tar.gz: the library, its headers, files for pkg-config and CMake, licences.
+ARCHIVE = $(BUILD)/archive
 .PHONY: archive
-archive: native ## Pack the C and C++ library into an archive in dist
-	cpack --config $(BUILD)/native/CPackConfig.cmake -B $(BUILD)/packed
-	mkdir -p dist && cp $(BUILD)/packed/*.tar.gz dist
+archive: setup ## Pack the C and C++ library into an archive in dist, optimized at link time, and check the limit of its size
+	cmake -S . -B $(ARCHIVE) -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
+	  -DCMAKE_BUILD_TYPE=Release -DORTRAIN_LTO=ON
+	cmake --build $(ARCHIVE)
+	rm -rf $(ARCHIVE)/packed
+	cpack --config $(ARCHIVE)/CPackConfig.cmake -B $(ARCHIVE)/packed
+	$(PYTHON) scripts/library_size.py --check "archive=$$(echo $(ARCHIVE)/packed/_CPack_Packages/*/TGZ/*/lib/libortrain.so.0)=6000"
+	mkdir -p dist && cp $(ARCHIVE)/packed/*.tar.gz dist
 
 # A static library for Swift's package manager, built by this machine's compiler for this machine's processor.
 SWIFT_BUNDLE = $(BUILD)/ortrain.artifactbundle
