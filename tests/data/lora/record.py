@@ -165,6 +165,9 @@ def record(name: str, kind: str, settings: dict[str, Any]) -> None:
     dropouts = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Dropout) and m.p}
     for path in dropouts:
         model.set_submodule(path, KnownDropout(settings["lora_dropout"]))
+    for path, parameter in model.named_parameters():  # they begin as the norms, so that an output is not scaled
+        if "lora_magnitude_vector" in path:
+            parameter.data *= 0.5 + torch.rand(parameter.shape)
     found: dict[str, np.ndarray[Any, Any]] = {"x": x.numpy(), "y": y.numpy()}
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     found |= {f"start/{n}": p.detach().numpy().copy() for n, p in trained.items()}
