@@ -13,7 +13,7 @@ fi
 # The header in $include includes the header of one architecture from a folder outside $include.
 cp "$arm64_python/usr/include/aarch64-linux-gnu/python$version/pyconfig.h" "$include/"
 tag=cpython-${version/./}-aarch64-linux-gnu
-settings=("build-dir=$build" "cmake.build-type=$type" "build.targets=_ortrain"
+settings=("build-dir=$build" "cmake.build-type=$type" "build.targets=_ortrain;alias"
           "cmake.define.CMAKE_TOOLCHAIN_FILE=$PWD/cmake/toolchains/linux-arm64.cmake"
           "cmake.define.Python_INCLUDE_DIR=$include" "cmake.define.PYTHON_MODULE_EXTENSION=.$tag.so")
 for definition in "$@"; do settings+=("cmake.define.$definition"); done
