@@ -165,7 +165,8 @@ def record(name: str, kind: str, settings: dict[str, Any]) -> None:
     dropouts = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Dropout) and m.p}
     for path in dropouts:
         model.set_submodule(path, KnownDropout(settings["lora_dropout"]))
-    for path, parameter in model.named_parameters():  # they begin as the norms, so that an output is not scaled
+    # Magnitudes begin as the norms of the columns: the scale of the output would be 1.
+    for path, parameter in model.named_parameters():
         if "lora_magnitude_vector" in path:
             parameter.data *= 0.5 + torch.rand(parameter.shape)
     found: dict[str, np.ndarray[Any, Any]] = {"x": x.numpy(), "y": y.numpy()}

@@ -289,9 +289,9 @@ ORTRAIN_ONCE void WriteLast(int64_t rows, const T* sums, const Where& where, T* 
 // which it has to update in registers, a product takes 0.9 of the time on a processor that multiplies two
 // vectors per cycle (Cascade Lake).
 #if HWY_COMPILER_GCC_ACTUAL
-#define ORTRAIN_IN_REGISTERS(x, y, z) asm("" : "+r"(x), "+r"(y), "+r"(z))
+#define ORTRAIN_IN_REGISTERS(x, y) asm("" : "+r"(x), "+r"(y))
 #else
-#define ORTRAIN_IN_REGISTERS(x, y, z)
+#define ORTRAIN_IN_REGISTERS(x, y)
 #endif
 
 // Pass p of a tile: row p of B from b on, whose rows are `row` elements apart, and A's element of this pass
@@ -318,18 +318,13 @@ ORTRAIN_ONCE void WriteLast(int64_t rows, const T* sums, const Where& where, T* 
     ORTRAIN_ROW(4, element(4, p))                                    \
     ORTRAIN_ROW(5, element(5, p))                                    \
   }
-#define ORTRAIN_FOUR_PASSES(element, row) \
-  ORTRAIN_PASS(element, 0, row)           \
-  ORTRAIN_PASS(element, 1, row)           \
-  ORTRAIN_PASS(element, 2, row)           \
-  ORTRAIN_PASS(element, 3, row)
-
-// Whether the loop over the passes of a tile is written out four times. With AVX2, a pass has 12 products and
-// 8 loads, so the instructions that update pointers count: a core that also runs another thread has no free
-// slots for them, and a product takes 0.86 to 0.95 of the time without them (Zen 3). With SSE4, gcc would
-// keep sums in memory.
-template <int R, int V>
-constexpr bool kFourPasses = (HWY_TARGET == HWY_AVX2) && R == 6 && V == 2;
+#define ORTRAIN_ZERO(r) auto c##r##0 = hn::Zero(d), c##r##1 = c##r##0, c##r##2 = c##r##0, c##r##3 = c##r##0;
+#define ORTRAIN_ZERO_SUMS \
+  ORTRAIN_ZERO(0) ORTRAIN_ZERO(1) ORTRAIN_ZERO(2) ORTRAIN_ZERO(3) ORTRAIN_ZERO(4) ORTRAIN_ZERO(5)
+#define ORTRAIN_EACH_OF(r) ORTRAIN_SUM(r, 0) ORTRAIN_SUM(r, 1) ORTRAIN_SUM(r, 2) ORTRAIN_SUM(r, 3)
+#define ORTRAIN_EACH_SUM \
+  ORTRAIN_EACH_OF(0)     \
+  ORTRAIN_EACH_OF(1) ORTRAIN_EACH_OF(2) ORTRAIN_EACH_OF(3) ORTRAIN_EACH_OF(4) ORTRAIN_EACH_OF(5)
 
 // C [R, V vectors] = or += scale A B, A's element (i, p) at a[where.a(i) + p * a_column], rows of B `b_row`
 // apart. Only the first `columns` of C are written; they fill all vectors except possibly the last. Listed
@@ -341,23 +336,13 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, const Where& where, int64_t
                      [[maybe_unused]] const TileEnd<T>* end = nullptr) {
   const hn::ScalableTag<T> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-#define ORTRAIN_SUMS(r) auto c##r##0 = hn::Zero(d), c##r##1 = c##r##0, c##r##2 = c##r##0, c##r##3 = c##r##0;
-  ORTRAIN_SUMS(0)
-  ORTRAIN_SUMS(1)
-  ORTRAIN_SUMS(2)
-  ORTRAIN_SUMS(3)
-  ORTRAIN_SUMS(4)
-  ORTRAIN_SUMS(5)
-#undef ORTRAIN_SUMS
+  ORTRAIN_ZERO_SUMS
   for (int r = 0; r < R; ++r) PrefetchSums<V>(c + where.c_after(r, R));
+  constexpr int64_t kLine = 64 / sizeof(T);
   const T *a_start = a, *b_start = b;
-  // Rows of A are prefetched a cache line at a time.
-  const int64_t line = depth.prefetches ? 64 / sizeof(T) : depth.k;
-  [[maybe_unused]] const int64_t row = V * lanes;
-  [[maybe_unused]] const bool packed = b_row == row;
   for (int64_t time = 0; time < depth.count; ++time, a = a_start += depth.a, b = b_start += depth.b)
-    for (int64_t begin = 0; begin < depth.k; begin += line) {
-      int64_t left = HWY_MIN(line, depth.k - begin);
+    for (int64_t begin = 0; begin < depth.k; begin += kLine) {
+      const int64_t passes = HWY_MIN(kLine, depth.k - begin);
       // Prefetches the rows of the next tile. Processors do so themselves only once the rows of this tile are
       // read.
       for (int r = 0; depth.prefetches && r < R; ++r) hwy::Prefetch(a + where.a_after(r, R));
@@ -366,60 +351,23 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, const Where& where, int64_t
         const T *a0 = a + where.a(0), *a1 = a + where.a(R > 1 ? 1 : 0), *a2 = a + where.a(R > 2 ? 2 : 0),
                 *a3 = a + where.a(R > 3 ? 3 : 0), *a4 = a + where.a(R > 4 ? 4 : 0),
                 *a5 = a + where.a(R > 5 ? 5 : 0);
-        const int64_t passes = left;
-        int64_t l = 0;
-#define ORTRAIN_ELEMENT(r, p) a##r[l + p]
-        if constexpr (kFourPasses<R, V>) {
-          if (packed) {
-            HWY_UNROLL(1)
-            for (; l + 4 <= passes; l += 4, b += 4 * row) {
-              ORTRAIN_FOUR_PASSES(ORTRAIN_ELEMENT, row)
-            }
-          }
-        }
+#define ORTRAIN_ELEMENT(r, p) a##r[l]
         HWY_UNROLL(1)
-        for (; l < passes; ++l, b += b_row) ORTRAIN_PASS(ORTRAIN_ELEMENT, 0, b_row)
+        for (int64_t l = 0; l < passes; ++l, b += b_row) ORTRAIN_PASS(ORTRAIN_ELEMENT, 0, b_row)
 #undef ORTRAIN_ELEMENT
         a += passes;
       } else {
-        if constexpr (kFourPasses<R, V>) {
-          if (packed && a_column == 1) {
-            const T* a3 = a + where.a(3);
-#define ORTRAIN_ELEMENT(r, p) r < 3 ? a[where.a(r) + p] : a3[where.a(r - 3) + p]
-            HWY_UNROLL(1)
-            for (; left >= 4; left -= 4, a += 4, a3 += 4, b += 4 * row) {
-              ORTRAIN_IN_REGISTERS(a, a3, b);
-              ORTRAIN_FOUR_PASSES(ORTRAIN_ELEMENT, row)
-            }
-#undef ORTRAIN_ELEMENT
-          } else if (packed && where.a(1) == 1) {
-            const T *a0 = a, *a1 = a + a_column, *a2 = a1 + a_column, *a3 = a2 + a_column;
-            const int64_t four = 4 * a_column;
-#define ORTRAIN_ELEMENT(r, p) a##p[r]
-            HWY_UNROLL(1)
-            for (; left >= 4; left -= 4, a0 += four, a1 += four, a2 += four, a3 += four, b += 4 * row) {
-              ORTRAIN_IN_REGISTERS(a0, a3, b);
-              ORTRAIN_IN_REGISTERS(a1, a2, b);
-              ORTRAIN_FOUR_PASSES(ORTRAIN_ELEMENT, row)
-            }
-#undef ORTRAIN_ELEMENT
-            a = a0;
-          }
-        }
         const T* a3 = a + where.a(3);
 #define ORTRAIN_ELEMENT(r, p) r < 3 ? a[where.a(r)] : a3[where.a(r - 3)]
         HWY_UNROLL(1)
-        for (; left > 0; --left, a += a_column, a3 += a_column, b += b_row) {
-          ORTRAIN_IN_REGISTERS(a, a3, b);
+        for (int64_t p = passes; p > 0; --p, a += a_column, a3 += a_column, b += b_row) {
+          ORTRAIN_IN_REGISTERS(a, a3);
+          ORTRAIN_IN_REGISTERS(b, a3);
           ORTRAIN_PASS(ORTRAIN_ELEMENT, 0, b_row)
         }
 #undef ORTRAIN_ELEMENT
       }
     }
-#define ORTRAIN_EACH_OF(r) ORTRAIN_SUM(r, 0) ORTRAIN_SUM(r, 1) ORTRAIN_SUM(r, 2) ORTRAIN_SUM(r, 3)
-#define ORTRAIN_EACH_SUM \
-  ORTRAIN_EACH_OF(0)     \
-  ORTRAIN_EACH_OF(1) ORTRAIN_EACH_OF(2) ORTRAIN_EACH_OF(3) ORTRAIN_EACH_OF(4) ORTRAIN_EACH_OF(5)
   if (scale != T{1}) {
     const auto factor = hn::Set(d, scale);
 #define ORTRAIN_SUM(r, v) \
@@ -445,12 +393,106 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, const Where& where, int64_t
   }
   ORTRAIN_EACH_SUM
 #undef ORTRAIN_SUM
-#undef ORTRAIN_EACH_SUM
-#undef ORTRAIN_EACH_OF
   if (!whole) WriteLast(R, last, where, c, column, columns - column, add, end);
 }
 
-#undef ORTRAIN_FOUR_PASSES
+#if HWY_TARGET == HWY_AVX2
+// The next elements of A in the six rows of a tile, of four passes.
+template <typename T>
+struct AlongRows {  // the elements of a row are contiguous
+  const T *a0, *a3;
+  int64_t row;
+
+  HWY_INLINE AlongRows(const T* a, const EvenRows& where, int64_t)
+      : a0(a), a3(a + where.a(3)), row(where.a_row) {}
+  HWY_INLINE void pin() { ORTRAIN_IN_REGISTERS(a0, a3); }
+  HWY_INLINE T at(int r, int p) const { return r < 3 ? a0[r * row + p] : a3[(r - 3) * row + p]; }
+  HWY_INLINE void move(int64_t passes) { a0 += passes, a3 += passes; }
+};
+template <typename T>
+struct AlongColumns {  // the elements of a column are contiguous
+  const T *a0, *a1, *a2, *a3;
+  int64_t column;
+
+  HWY_INLINE AlongColumns(const T* a, const EvenRows&, int64_t a_column)
+      : a0(a), a1(a + a_column), a2(a1 + a_column), a3(a2 + a_column), column(a_column) {}
+  HWY_INLINE void pin() {
+    ORTRAIN_IN_REGISTERS(a0, a1);
+    ORTRAIN_IN_REGISTERS(a2, a3);
+  }
+  HWY_INLINE T at(int r, int p) const { return (p == 0 ? a0 : p == 1 ? a1 : p == 2 ? a2 : a3)[r]; }
+  HWY_INLINE void move(int64_t passes) {
+    const int64_t step = passes * column;
+    a0 += step, a1 += step, a2 += step, a3 += step;
+  }
+};
+template <typename T>
+struct AlongListed {  // the elements of a row are contiguous, and each row has an offset
+  const T *a0, *a1, *a2, *a3, *a4, *a5;
+  int64_t place = 0;
+
+  HWY_INLINE AlongListed(const T* a, const ListedRows& where, int64_t)
+      : a0(a + where.a(0)),
+        a1(a + where.a(1)),
+        a2(a + where.a(2)),
+        a3(a + where.a(3)),
+        a4(a + where.a(4)),
+        a5(a + where.a(5)) {}
+  HWY_INLINE void pin() {}
+  HWY_INLINE T at(int r, int p) const {
+    return (r == 0 ? a0 : r == 1 ? a1 : r == 2 ? a2 : r == 3 ? a3 : r == 4 ? a4 : a5)[place + p];
+  }
+  HWY_INLINE void move(int64_t passes) { place += passes; }
+};
+
+// Tile<6, 2> for whole vectors of a packed B, without a scale and without prefetching A. The loop is written
+// out four times: a pass has 12 products and 8 loads, so the instructions that update pointers count. A core
+// that also runs another thread has no free slots for them, and a product takes 0.86 to 0.95 of the time
+// without them (Zen 3). With SSE4, gcc would keep sums in memory.
+template <template <typename> class Left, class How, class Where, typename T>
+ORTRAIN_ONCE void WholeTile(const Depth& depth, const T* a, const Where& where, int64_t a_column, const T* b,
+                            T* c, bool add, [[maybe_unused]] const TileEnd<T>* end = nullptr) {
+  constexpr int R = 6, V = 2;
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), row = V * lanes;
+  const Where at = where;  // C could contain `where`, for all that gcc knows
+  ORTRAIN_ZERO_SUMS
+  for (int r = 0; r < R; ++r) PrefetchSums<V>(c + at.c_after(r, R));
+  const T* b_start = b;
+#define ORTRAIN_ELEMENT(r, p) left.at(r, p)
+  for (int64_t time = depth.count; time > 0; --time, a += depth.a, b = b_start += depth.b) {
+    Left<T> left(a, at, a_column);
+    int64_t k = depth.k;
+    HWY_UNROLL(1)
+    for (; k >= 4; k -= 4, left.move(4), b += 4 * row) {
+      left.pin();
+      ORTRAIN_PASS(ORTRAIN_ELEMENT, 0, row)
+      ORTRAIN_PASS(ORTRAIN_ELEMENT, 1, row)
+      ORTRAIN_PASS(ORTRAIN_ELEMENT, 2, row)
+      ORTRAIN_PASS(ORTRAIN_ELEMENT, 3, row)
+    }
+    HWY_UNROLL(1)
+    for (; k > 0; --k, left.move(1), b += row) ORTRAIN_PASS(ORTRAIN_ELEMENT, 0, row)
+  }
+#undef ORTRAIN_ELEMENT
+#define ORTRAIN_SUM(r, v)                                               \
+  if constexpr (v < V) {                                                \
+    const int64_t place = at.c(r) + v * lanes;                          \
+    if (add) c##r##v = hn::Add(c##r##v, hn::LoadU(d, c + place));       \
+    if constexpr (Where::kListed) {                                     \
+      if (end) c##r##v = Ended(*end, c##r##v, place, v * lanes, lanes); \
+    }                                                                   \
+    hn::StoreU(c##r##v, d, c + place);                                  \
+  }
+  ORTRAIN_EACH_SUM
+#undef ORTRAIN_SUM
+}
+#endif
+
+#undef ORTRAIN_EACH_SUM
+#undef ORTRAIN_EACH_OF
+#undef ORTRAIN_ZERO_SUMS
+#undef ORTRAIN_ZERO
 #undef ORTRAIN_PASS
 #undef ORTRAIN_ROW
 
@@ -467,9 +509,21 @@ HWY_INLINE void EachTile(int64_t m, F&& tile) {
 template <int V, class How, typename T>
 ORTRAIN_ONCE void Rows(int64_t m, const Depth& depth, const T* a, int64_t a_row, int64_t a_column, const T* b,
                        int64_t b_row, T* c, int64_t c_row, int64_t columns, bool add, T scale) {
+  const EvenRows where{a_row, c_row};
+#if HWY_TARGET == HWY_AVX2
+  const bool along = a_column == 1;
+  if (V == 2 && b_row == 2 * LanesOf<T>() && columns >= b_row && scale == T{1} && !depth.prefetches) {
+    for (; m >= 6 && (along || a_row == 1); m -= 6, a += 6 * a_row, c += 6 * c_row) {
+      if (along)
+        WholeTile<AlongRows, How>(depth, a, where, a_column, b, c, add);
+      else
+        WholeTile<AlongColumns, How>(depth, a, where, a_column, b, c, add);
+    }
+  }
+#endif
   EachTile(m, [&](auto rows, int64_t i) HWY_ATTR {
-    Tile<decltype(rows)::value, V, How>(depth, a + i * a_row, EvenRows{a_row, c_row}, a_column, b, b_row,
-                                        c + i * c_row, columns, add, scale);
+    Tile<decltype(rows)::value, V, How>(depth, a + i * a_row, where, a_column, b, b_row, c + i * c_row,
+                                        columns, add, scale);
   });
 }
 
@@ -513,6 +567,12 @@ ORTRAIN_ONCE void RowsOfLines(const Lines& lines, const Depth& depth, const T* a
       where.c_places[r] = line->c + column * lines.c_row;
       if (++column == lines.columns) column = 0, ++line;
     }
+#if HWY_TARGET == HWY_AVX2
+    if constexpr (R == 6 && V == 2) {
+      if (b_row == 2 * LanesOf<T>() && columns >= b_row && !depth.prefetches)
+        return WholeTile<AlongListed, MultiplyAdd>(depth, a, where, 1, b, c, add, end);
+    }
+#endif
     Tile<R, V>(depth, a, where, 1, b, b_row, c, columns, add, T{1}, end);
   });
 }
