@@ -518,6 +518,13 @@ PYTHONS ?= $(foreach n,10 11 12 13 14,$(shell command -v python3.$(n)))
 test-pythons: setup ## Build and install a wheel for each of PYTHONS, and train with it
 	scripts/test_pythons.sh $(BUILD)/pythons $(BUILD)/python $(PYTHONS)
 
+# As test-pythons. Debian has no package of such a Python, so its sources are compiled.
+FREE_THREADED = $(BUILD)/free-threaded
+.PHONY: test-free-threaded
+test-free-threaded: setup ## Compile Python 3.13 without the GIL, and train with a wheel for it, also in several threads at the same time
+	scripts/free_threaded_python.sh $(FREE_THREADED)/python-3.13
+	scripts/test_free_threaded.sh $(FREE_THREADED) $(BUILD)/python $(abspath $(FREE_THREADED))/python-3.13/bin/python3.13t
+
 # MODELS: ONNX files and names of operators, separated by spaces. WITHOUT: parts that most programs need, such as WRITERS.
 .PHONY: small
 small: setup ## Build the library with only the operators of MODELS and only the optional parts that PARTS names, into build/small
