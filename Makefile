@@ -254,7 +254,7 @@ archive: setup ## Pack the C and C++ library into an archive in dist, optimized 
 	cmake --build $(ARCHIVE)
 	rm -rf $(ARCHIVE)/packed
 	cpack --config $(ARCHIVE)/CPackConfig.cmake -B $(ARCHIVE)/packed
-	$(PYTHON) scripts/library_size.py --check "archive=$$(echo $(ARCHIVE)/packed/_CPack_Packages/*/TGZ/*/lib/libortrain.so.0)=6000"
+	$(PYTHON) scripts/library_size.py --check "archive=$$(echo $(ARCHIVE)/packed/_CPack_Packages/*/TGZ/*/lib*/libortrain.so.0)=6000"
 	mkdir -p dist && cp $(ARCHIVE)/packed/*.tar.gz dist
 
 # A static library for Swift's package manager, built by this machine's compiler for this machine's processor.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compiles Python 3.13 without the GIL from the sources of Debian 13 and installs it into a folder, as bin/python3.13t. Debian has
-# no package of such a Python. The sources come from the Debian mirror in apt's configuration, which does not change; apt checks
-# the signatures.
+# no package of such a Python. The script reads the Debian mirror from apt's configuration, and does not change that configuration.
+# apt checks the signatures of the sources.
 # Usage: scripts/free_threaded_python.sh FOLDER
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,7 +23,8 @@ mkdir -p "$folder"/apt/{lists,archives}/partial "$folder/source"
 echo "setup: downloading the sources of Python $version from Debian's $suite" >&2
 echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" >"$folder/apt/sources.list"
 options=(-qq -o Dir::Etc::SourceList="$folder/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null
-  -o Dir::State::Lists="$folder/apt/lists" -o Dir::Cache="$folder/apt" -o APT::Sandbox::User=root -o APT::Update::Error-Mode=any -o Acquire::Retries=3)
+  -o Dir::State::Lists="$folder/apt/lists" -o Dir::Cache="$folder/apt" -o APT::Sandbox::User=root
+  -o APT::Update::Error-Mode=any -o Acquire::Retries=3)
 (cd "$folder/apt" && apt-get "${options[@]}" update &&
   apt-get "${options[@]}" source --download-only "python$version" >/dev/null) ||
   fail "apt-get could not download the sources of Python $version from $mirror, suite $suite; is there a network?"

@@ -1,7 +1,7 @@
 """Write a page of the documentation that shows the size of builds of the library, by kind, folder and source.
 
 python scripts/library_size.py PAGE ARM64=FILE=LIMIT NAME=FOLDER[=LIMIT] ...
-python scripts/library_size.py --check ARM64=FILE=LIMIT
+python scripts/library_size.py --check NAME=FILE=LIMIT
 
 FILE is a stripped library for another processor, of which only the size is read. In each FOLDER, CMake has built a release of
 the library with the linker option -Wl,-Map=libortrain.map (`make size`). The size of a library is the size of its stripped

@@ -238,7 +238,7 @@ struct MultiplyAdd {
   template <class V>
   static HWY_INLINE V Run(V a, V b, V sum) {
 #if HWY_COMPILER_GCC_ACTUAL && HWY_TARGET == HWY_AVX2
-    // The form of the instruction that replaces the sum. gcc would also choose forms that replace a or b, and
+    // This form of the instruction replaces the sum. gcc would also choose forms that replace a or b, and
     // would then keep some of the 12 sums of a tile in memory.
     if constexpr (sizeof(hn::TFromV<V>) == sizeof(float))
       asm("vfmadd231ps %2, %1, %0" : "+x"(sum.raw) : "x"(a.raw), "x"(b.raw));
@@ -397,7 +397,8 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, const Where& where, int64_t
 }
 
 #if HWY_TARGET == HWY_AVX2
-// The next elements of A in the six rows of a tile, of four passes.
+// A's elements in the six rows of a tile: at(r, p) is that of row r in pass p of the next four, and move()
+// goes to later passes.
 template <typename T>
 struct AlongRows {  // the elements of a row are contiguous
   const T *a0, *a3;
@@ -446,16 +447,17 @@ struct AlongListed {  // the elements of a row are contiguous, and each row has 
 };
 
 // Tile<6, 2> for whole vectors of a packed B, without a scale and without prefetching A. The loop is written
-// out four times: a pass has 12 products and 8 loads, so the instructions that update pointers count. A core
-// that also runs another thread has no free slots for them, and a product takes 0.86 to 0.95 of the time
-// without them (Zen 3). With SSE4, gcc would keep sums in memory.
+// out four times: a pass has 12 products and 8 loads, so the instructions that update pointers count. Without
+// them, loops of 128 passes and more take 0.86 to 0.95 of the time on a core that seems to run another thread
+// too, and 0.95 to 0.98 on an idle core, where loops of 64 take up to 1.03 (Zen 3). With SSE4, gcc would keep
+// sums in memory.
 template <template <typename> class Left, class How, class Where, typename T>
 ORTRAIN_ONCE void WholeTile(const Depth& depth, const T* a, const Where& where, int64_t a_column, const T* b,
                             T* c, bool add, [[maybe_unused]] const TileEnd<T>* end = nullptr) {
   constexpr int R = 6, V = 2;
   const hn::ScalableTag<T> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), row = V * lanes;
-  const Where at = where;  // C could contain `where`, for all that gcc knows
+  const Where at = where;  // a copy: gcc would read `where` again after each write to C
   ORTRAIN_ZERO_SUMS
   for (int r = 0; r < R; ++r) PrefetchSums<V>(c + at.c_after(r, R));
   const T* b_start = b;
