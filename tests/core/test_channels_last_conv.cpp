@@ -296,20 +296,6 @@ TEST_CASE("convolutions with channels last do not depend on the number of thread
   }
 }
 
-TEST_CASE("the gradient of a bias with channels last sums all points") {
-  const int64_t points = 1000, channels = 37;
-  Floats dy = numbers(points * channels, 1);
-  for (float& v : dy) v = static_cast<float>(BFloat16(v));
-  Floats found(static_cast<size_t>(channels), NAN);
-  sum_points(points, channels, dy.data(), found.data());
-  Doubles expected(found.size());
-  for (int64_t i = 0; i < points * channels; ++i)
-    expected[static_cast<size_t>(i % channels)] += static_cast<double>(dy[static_cast<size_t>(i)]);
-  check_near(found, expected);
-  sum_points(points, channels, narrow(dy).data(), found.data());
-  check_near(found, expected);
-}
-
 TEST_CASE("convolutions that are empty or too large are left to others") {
   const WindowAxis some = axis(9, 3, 1, 1, 1, 1);
   CHECK_FALSE(ChannelsLastDepthwise({2, 4, 8, 4, {kNone, some, some}}).suits());  // two filters for a channel

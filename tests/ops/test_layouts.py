@@ -6,9 +6,12 @@ must agree: values and gradients. Channel counts fill blocks of 8 and 16 exactly
 
 from __future__ import annotations
 
+import json
+import pathlib
 from collections.abc import Callable
 
 import numpy as np
+import ortrain
 import pytest
 from helpers import gradient_model, run_model
 from onnx import TensorProto, helper, numpy_helper
@@ -57,6 +60,43 @@ BODIES: dict[str, Callable[[int], Nodes]] = {
         ("Concat", ["c1", "r"], ["both"], {"axis": 2}),
         ("Split", ["both"], ["first", "second"], {"axis": 2}),
         ("Add", ["first", "second"], ["z"], {}),
+    ],
+    "parts of the channels": lambda c: [
+        ("Relu", ["c1"], ["r"], {}),
+        ("Concat", ["r", "c1", "r"], ["three"], {"axis": 1}),
+        ("Split", ["three", "parts"], ["one", "others", "rest"], {"axis": 1}),
+        ("Concat", ["others", "one"], ["rotated"], {"axis": 1}),
+        ("Split", ["rest"], ["first", "second"], {"axis": 1}),
+        ("Mul", ["first", "rotated"], ["product"], {}),
+        ("Add", ["product", "second"], ["z"], {}),
+    ],
+    "parts of the batch": lambda c: [
+        ("Relu", ["c1"], ["r"], {}),
+        ("Concat", ["r", "c1"], ["both"], {"axis": 0}),
+        ("Split", ["both"], ["first", "second"], {"axis": 0}),
+        ("Mul", ["first", "second"], ["z"], {}),
+    ],
+    "mean of all points": lambda c: [
+        ("GlobalAveragePool", ["c1"], ["g"], {}),
+        ("Shape", ["c1"], ["s"], {}),
+        ("Expand", ["g", "s"], ["e"], {}),
+        ("Mul", ["c1", "e"], ["z"], {}),
+    ],
+    "mean of points and of channels": lambda c: [
+        ("ReduceMean", ["c1"], ["points"], {"axes": [2, 3]}),
+        ("ReduceMax", ["c1"], ["channels"], {"axes": [1]}),
+        ("ReduceMean", ["c1"], ["lines"], {"axes": [0, 3]}),
+        ("Mul", ["c1", "points"], ["p"], {}),
+        ("Mul", ["p", "channels"], ["q"], {}),
+        ("Add", ["q", "lines"], ["z"], {}),
+    ],
+    "sums without the axes": lambda c: [
+        ("ReduceSum", ["c1", "axes_two_and_three"], ["points"], {"keepdims": 0}),
+        ("ReduceL2", ["c1"], ["channels"], {"axes": [1], "keepdims": 0}),
+        ("Unsqueeze", ["points", "axes_two_and_three"], ["p"], {}),
+        ("Unsqueeze", ["channels", "axis_one"], ["q"], {}),
+        ("Mul", ["c1", "p"], ["r"], {}),
+        ("Mul", ["r", "q"], ["z"], {}),
     ],
     "transposed twice": lambda c: [
         ("Transpose", ["c1"], ["t"], {"perm": [0, 2, 3, 1]}),
@@ -130,6 +170,9 @@ def network(body: Nodes, channels: int, dtype: type) -> bytes:
         "mean": np.zeros(c, dtype),
         "var": np.ones(c, dtype),
         "per_channel": weights(c, 1, 1),
+        "parts": np.array([1, c - 1, 2 * c]),
+        "axis_one": np.array([1]),
+        "axes_two_and_three": np.array([2, 3]),
         "minus": np.array(-0.4, dtype),
         "plus": np.array(0.5, dtype),
     }
@@ -166,3 +209,18 @@ def test_float_agrees_with_double(body: str, channels: int) -> None:
             atol=2e-5 * max(0.1, float(np.abs(double).max())),
             err_msg=name,
         )
+
+
+@pytest.mark.parametrize("body", ["parts of the channels", "parts of the batch", "mean of all points"])
+def test_values_between_convolutions_are_not_reordered(body: str, tmp_path: pathlib.Path) -> None:
+    model = gradient_model(network(BODIES[body](8), 8, np.float32), ["x", "w1", "b1", "w2"], "loss")
+    options = ortrain.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    session = ortrain.InferenceSession(model, options)
+    session.run(None, {"x": np.zeros((3, 3, 6, 10), np.float32)})
+    events = json.loads(pathlib.Path(session.end_profiling()).read_text())
+    reordered = [event["name"] for event in events if event["args"].get("op_name") == "(layout)"]
+    # The input of the first convolution, the loss, which is a sum over everything, and the results.
+    between = [name for name in reordered if name not in ("c1_kernel_time", "_kernel_time")]
+    assert between == []

@@ -161,6 +161,7 @@ class NumberedRun : public KernelContext {
   Precision precision() const override { return Precision::kFloat; }
   bool wants_bf16(size_t) const override { return false; }
   bool used_only_by(size_t, std::string_view) const override { return false; }
+  LayoutPtr layout_for_readers(size_t) const override { return nullptr; }
   uint64_t stream() const override { return 0; }
 
  private:

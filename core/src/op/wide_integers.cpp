@@ -93,6 +93,7 @@ class WideContext : public KernelContext {
   Precision precision() const override { return c_.precision(); }
   bool wants_bf16(size_t o) const override { return c_.wants_bf16(o); }
   bool used_only_by(size_t o, std::string_view op_type) const override { return c_.used_only_by(o, op_type); }
+  LayoutPtr layout_for_readers(size_t o) const override { return c_.layout_for_readers(o); }
   uint64_t stream() const override { return c_.stream(); }
 
   // `kernel`, and the conversions around it.

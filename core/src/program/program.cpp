@@ -439,6 +439,18 @@ class NodeKernel : public KernelContext {
     return std::all_of(readers.begin(), readers.end(), [&](const Node* n) { return n->op_type == op_type; });
   }
 
+  LayoutPtr layout_for_readers(size_t o) const override {
+    if (folding_ || !has_output(o) || compiler_.is_output(node().outputs[o])) return nullptr;
+    for (const Node* reader : compiler_.readers(node().outputs[o]))
+      for (const std::string& name : reader->inputs) {
+        const int v = compiler_.find_value(name);
+        if (v < 0) continue;
+        const Value& other = compiler_.value(v);
+        if (other.layout && other.dtype == out_dtype(o) && other.shape == out_shape(o)) return other.layout;
+      }
+    return nullptr;
+  }
+
   uint64_t stream() const override {
     return std::hash<std::string>{}(node().outputs.empty() ? "" : node().outputs[0]);
   }

@@ -4,8 +4,10 @@
 // Compiled for speed: loops over integers (CMakeLists.txt).
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
+#include "backend/cpu/axis_order.h"
 #include "backend/cpu/bf16_storage.h"
 #include "backend/cpu/reduce/reduction.h"
 #include "op/gradient_expression.h"
@@ -139,6 +141,14 @@ Kernel rounded_integer_kernel(KernelContext& c, const Axes& axes, const ReduceRo
   };
 }
 
+// The order in which the input is read: as it is stored if the results are in row-major order then, that is,
+// unless channels and points are kept.
+AxisOrder order_of_terms(const KernelContext& c, const std::vector<bool>& reduced) {
+  if (reduced.size() < 3) return {};
+  return reduced[1] || std::all_of(reduced.begin() + 2, reduced.end(), std::identity()) ? order_of_inputs(c)
+                                                                                        : AxisOrder{};
+}
+
 Kernel typed_reduce_kernel(KernelContext& c, const ReduceRow& row) {
   const Axes axes = axes_of(c);
   const bool as_it_is =
@@ -160,8 +170,10 @@ Kernel typed_reduce_kernel(KernelContext& c, const ReduceRow& row) {
     } else {
       // Sums are float, however the terms are stored; there is no reason to store them in bfloat16.
       const bool narrow = lies_in_bf16(c, 0);
-      const Reduction reduction(row.op, narrow ? DType::kBFloat16 : c.dtype(0), c.shape(0), axes.reduced);
-      const Slot x = c.in(0, narrow ? bf16_row_major(c.shape(0)) : nullptr), y = c.out(0),
+      const AxisOrder order = order_of_terms(c, axes.reduced);
+      const Reduction reduction(row.op, narrow ? DType::kBFloat16 : c.dtype(0), order.sorted(c.shape(0)),
+                                order.sorted(axes.reduced));
+      const Slot x = c.in(0, order.layout(c.shape(0), narrow)), y = c.out(0),
                  scratch = c.scratch(reduction.scratch_bytes());
       const int64_t outputs = c.out_size(0);
       const double count = outputs ? static_cast<double>(c.size(0) / outputs) : 0;

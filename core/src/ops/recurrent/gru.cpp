@@ -171,7 +171,8 @@ struct Gradients {
 };
 
 template <typename T>
-void write_gradients(const Recurrent& r, bool linear, const Frame& f, const Gradients& at) {
+void write_gradients(const Recurrent& r, bool linear, const Frame& f, const Gradients& at,
+                     const RowSums<T>& gate_sums, const RowSums<T>& inner_sums) {
   const int64_t h = r.hidden, n = r.width();
   const T *all = f.at<T>(at.changes), *own = f.at<T>(at.inner), *before = f.at<T>(at.previous);
   if (at.dx.defined()) sequence_gradient<T>(r, all, f.at<T>(at.w), f.at<T>(at.dx));
@@ -188,8 +189,8 @@ void write_gradients(const Recurrent& r, bool linear, const Frame& f, const Grad
   }
   if (at.db.defined()) {
     T* to = f.at<T>(at.db);
-    sum_rows_twice<T>(r, {all, n, 0, n}, to);
-    if (linear) sum_rows<T>(r, {own, h, 0, h}, to + n + 2 * h, 2 * n);
+    gate_sums.run_twice(f, all, to);
+    if (linear) inner_sums.run(f, own, to + n + 2 * h, 2 * n);
   }
 }
 
@@ -209,6 +210,7 @@ Kernel backward(KernelContext& c) {
   // recomputes H Rhᵀ of the forward pass.
   const StepProduct<T> of_gates(c, r, c.in(2), 0, 2 * h, false), of_candidate(c, r, c.in(2), 2 * h, h, false),
       of_states(c, r, c.in(2), 2 * h, h, true);
+  const RowSums<T> gate_sums(c, r, n, db.defined()), inner_sums(c, r, h, db.defined() && linear);
   const size_t kept = static_cast<size_t>(r.directions * r.rows()) * sizeof(T);
   const Slot changes = c.scratch(kept * static_cast<size_t>(n)),
              previous = c.scratch(kept * static_cast<size_t>(h));
@@ -264,7 +266,7 @@ Kernel backward(KernelContext& c) {
       }
     });
     if (dinitial.defined()) state_out<T>(r, f.at<T>(held), f.at<T>(dinitial));
-    write_gradients<T>(r, linear, f, {x, w, changes, inner, previous, dx, dw, dr, db});
+    write_gradients<T>(r, linear, f, {x, w, changes, inner, previous, dx, dw, dr, db}, gate_sums, inner_sums);
   };
 }
 

@@ -272,6 +272,7 @@ Kernel backward(KernelContext& c) {
   const size_t kept = static_cast<size_t>(r.directions * r.rows()) * sizeof(T);
   const Slot changes = c.scratch(kept * static_cast<size_t>(n));
   const StateWeightGradient<T> weight_gradient(c, r, lengths, dr.defined());
+  const RowSums<T> bias_gradient(c, r, n, db.defined()), peephole_gradient(c, r, 3 * h, dp.defined());
   // For dP: the products of the cells with the gates' gradients.
   const Slot peeped = c.scratch(dp.defined() ? kept * static_cast<size_t>(3 * h) : 0);
   const size_t state_bytes = static_cast<size_t>(r.directions * r.batch * h) * sizeof(T);
@@ -327,8 +328,8 @@ Kernel backward(KernelContext& c) {
       transposed_product<T>(r, {all, n, 0, n}, {f.at<T>(x), r.input, 0, r.input}, true, f.at<T>(dw),
                             n * r.input);
     if (dr.defined()) weight_gradient.run(f, all, f.at<T>(y), f.at_or_null<T>(initial_h), f.at<T>(dr));
-    if (db.defined()) sum_rows_twice<T>(r, {all, n, 0, n}, f.at<T>(db));
-    if (dp.defined()) sum_rows<T>(r, {f.at<T>(peeped), 3 * h, 0, 3 * h}, f.at<T>(dp), 3 * h);
+    if (db.defined()) bias_gradient.run_twice(f, all, f.at<T>(db));
+    if (dp.defined()) peephole_gradient.run(f, f.at<T>(peeped), f.at<T>(dp), 3 * h);
   };
 }
 

@@ -307,30 +307,23 @@ void transposed_product(const Recurrent& r, Columns<T> a, Columns<T> b, bool sha
 }
 
 template <typename T>
-void sum_rows(const Recurrent& r, Columns<T> a, T* y, int64_t y_step) {
-  constexpr int64_t kBlock = tuning::kBiasColumns, kShortSum = 16;
-  const int64_t rows = r.rows(), blocks = (a.count + kBlock - 1) / kBlock;
-  parallel_for(r.directions * blocks, rows * kBlock, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t d = i / blocks, from = i % blocks * kBlock, n = std::min(kBlock, a.count - from);
-      double sums[kBlock] = {};
-      const T* row = a.data + d * rows * a.width + a.first + from;
-      // Short sums in the type of the elements: half as many instructions.
-      for (int64_t k = 0; k < rows;) {
-        T part[kBlock] = {};
-        for (const int64_t end = std::min(rows, k + kShortSum); k < end; ++k, row += a.width)
-          for (int64_t j = 0; j < n; ++j) part[j] += row[j];
-        for (int64_t j = 0; j < n; ++j) sums[j] += static_cast<double>(part[j]);
-      }
-      for (int64_t j = 0; j < n; ++j) y[d * y_step + from + j] = static_cast<T>(sums[j]);
-    }
-  });
+RowSums<T>::RowSums(KernelContext& c, const Recurrent& r, int64_t count, bool wanted)
+    : sum_(Reduce::kSum, dtype_of<T>(), {r.rows(), count}, {true, false}),
+      work_(c.scratch(wanted ? sum_.scratch_bytes() : 0)),
+      directions_(r.directions),
+      rows_(r.rows()),
+      count_(count) {}
+
+template <typename T>
+void RowSums<T>::run(const Frame& f, const T* a, T* y, int64_t y_step) const {
+  for (int64_t d = 0; d < directions_; ++d)
+    sum_.run(a + d * rows_ * count_, y + d * y_step, f.at<std::byte>(work_));
 }
 
 template <typename T>
-void sum_rows_twice(const Recurrent& r, Columns<T> a, T* y) {
-  sum_rows<T>(r, a, y, 2 * a.count);
-  for (int64_t d = 0; d < r.directions; ++d, y += 2 * a.count) std::copy_n(y, a.count, y + a.count);
+void RowSums<T>::run_twice(const Frame& f, const T* a, T* y) const {
+  run(f, a, y, 2 * count_);
+  for (int64_t d = 0; d < directions_; ++d, y += 2 * count_) std::copy_n(y, count_, y + count_);
 }
 
 template <typename T>
@@ -418,8 +411,7 @@ void set_gradients(GradientContext& g, std::span<const size_t> of, const Names& 
   template class StateWeightGradient<T>;                                                                    \
   template void input_products<T>(const Recurrent&, const T*, const T*, const T*, int64_t, T*);             \
   template void transposed_product<T>(const Recurrent&, Columns<T>, Columns<T>, bool, T*, int64_t);         \
-  template void sum_rows<T>(const Recurrent&, Columns<T>, T*, int64_t);                                     \
-  template void sum_rows_twice<T>(const Recurrent&, Columns<T>, T*);                                        \
+  template class RowSums<T>;                                                                                \
   template void sequence_gradient<T>(const Recurrent&, const T*, const T*, T*);                             \
   template void gather_previous<T>(const Recurrent&, const Frame&, const Lengths&, const T*, const T*, T*); \
   template void state_out<T>(const Recurrent&, const T*, T*);                                               \

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/cpu/matmul/product.h"
+#include "backend/cpu/reduce/reduction.h"
 #include "op/operator.h"
 #include "ops/common/elementwise.h"
 #include "runtime/threads.h"
@@ -193,12 +194,21 @@ struct Columns {
 // all directions share.
 template <typename T>
 void transposed_product(const Recurrent& r, Columns<T> a, Columns<T> b, bool shared, T* y, int64_t y_step);
-// For each direction d, y + d * y_step, [count of a], = sums over the rows.
+// Sums over the rows of values that are kept as [D][rows, count].
 template <typename T>
-void sum_rows(const Recurrent& r, Columns<T> a, T* y, int64_t y_step);
-// The gradients of the biases of both products, which are equal sums over the rows: y [D, 2 count].
-template <typename T>
-void sum_rows_twice(const Recurrent& r, Columns<T> a, T* y);
+class RowSums {
+ public:
+  RowSums(KernelContext& c, const Recurrent& r, int64_t count, bool wanted);
+  // For each direction d, y + d * y_step, [count], = the sums.
+  void run(const Frame& f, const T* a, T* y, int64_t y_step) const;
+  // The gradients of the biases of both products, which are equal: y [D, 2 count].
+  void run_twice(const Frame& f, const T* a, T* y) const;
+
+ private:
+  Reduction sum_;
+  Slot work_;
+  int64_t directions_, rows_, count_;
+};
 // dX = sum over directions gates W
 template <typename T>
 void sequence_gradient(const Recurrent& r, const T* gates, const T* w, T* dx);

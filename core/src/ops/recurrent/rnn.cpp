@@ -93,6 +93,7 @@ Kernel backward(KernelContext& c) {
   const Slot dx = wanted(0), dw = wanted(1), dr = wanted(2), db = wanted(3), dinitial = wanted(4);
   const StateWeightGradient<T> weight_gradient(c, r, lengths, dr.defined());
   const int64_t h = r.hidden;
+  const RowSums<T> bias_gradient(c, r, h, db.defined());
   const size_t rows = static_cast<size_t>(r.directions * r.rows() * h) * sizeof(T);
   const Slot gates = c.scratch(rows);
   const Slot held = c.scratch(static_cast<size_t>(r.directions * r.batch * h) * sizeof(T));
@@ -127,7 +128,7 @@ Kernel backward(KernelContext& c) {
       transposed_product<T>(r, {all, h, 0, h}, {f.at<T>(x), r.input, 0, r.input}, true, f.at<T>(dw),
                             h * r.input);
     if (dr.defined()) weight_gradient.run(f, all, results, f.at_or_null<T>(initial), f.at<T>(dr));
-    if (db.defined()) sum_rows_twice<T>(r, {all, h, 0, h}, f.at<T>(db));
+    if (db.defined()) bias_gradient.run_twice(f, all, f.at<T>(db));
   };
 }
 

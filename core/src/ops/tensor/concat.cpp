@@ -1,6 +1,7 @@
 // Concat, and ConcatTraining (com.microsoft), which also returns the size of every input along the axis.
 #include <algorithm>
 
+#include "backend/cpu/axis_order.h"
 #include "backend/cpu/strided_copy.h"
 #include "op/opset.h"
 #include "op/standard_form.h"
@@ -39,28 +40,31 @@ void shape(ShapeContext& c) {
 }
 
 Kernel kernel(KernelContext& c) {
-  const size_t axis = axis_of(c, 1, c.rank(0)), width = width_of(c, 0);
-  const std::vector<int64_t> lengths = lengths_of(c, axis);
+  const size_t given_axis = axis_of(c, 1, c.rank(0)), width = width_of(c, 0);
+  const std::vector<int64_t> lengths = lengths_of(c, given_axis);
   if (c.input_count() == 1) {
     c.alias(0, 0);
     return nullptr;
   }
+  const AxisOrder order = order_of_inputs(c);
   struct Part {
     StridedCopy copy;
     Slot in;
   };
   std::vector<Part> parts;
-  const Shape& out_shape = c.out_shape(0);
+  const Shape out_shape = order.sorted(c.out_shape(0));
+  const size_t axis = order.place(given_axis, out_shape.size());
   const int64_t outer = element_count(out_shape, 0, axis),
                 inner = element_count(out_shape, axis + 1, out_shape.size());
   const int64_t out_row = out_shape[axis] * inner;
   int64_t offset = 0;
   for (size_t i = 0; i < lengths.size(); ++i) {
     const int64_t row = lengths[i] * inner;
-    if (row > 0) parts.push_back({{width, {outer, row}, {0, {row, 1}}, {offset, {out_row, 1}}}, c.in(i)});
+    const Slot in = row > 0 ? c.in(i, order.layout(c.shape(i))) : Slot{};
+    if (row > 0) parts.push_back({{width, {outer, row}, {0, {row, 1}}, {offset, {out_row, 1}}}, in});
     offset += row;
   }
-  const Slot out = c.out(0);
+  const Slot out = c.out(0, order.layout(c.out_shape(0)));
   return [=](const Frame& f) {
     for (const Part& part : parts) part.copy(f.at<std::byte>(part.in), f.at<std::byte>(out));
   };

@@ -1,4 +1,5 @@
 // Expand: the input broadcast to a shape. Tile: the input repeated along every axis.
+#include "backend/cpu/axis_order.h"
 #include "ops/common/shape_helpers.h"
 
 namespace ortrain {
@@ -21,9 +22,13 @@ Kernel expand_kernel(KernelContext& c) {
     c.alias(0, 0);
     return nullptr;
   }
-  const StridedCopy copy(width_of(c, 0), out_shape, {0, broadcast_strides(c.shape(0), out_shape)},
-                         {0, strides_of(out_shape)});
-  const Slot in = c.in(0), out = c.out(0);
+  // The input is usually small, so the output has the order that suits its readers.
+  const AxisOrder order{c.out_dtype(0) == DType::kFloat ? order_of(c.layout_for_readers(0))
+                                                        : Order::kRowMajor};
+  const Shape dims = order.sorted(out_shape);
+  const StridedCopy copy(width_of(c, 0), dims, {0, order.sorted(broadcast_strides(c.shape(0), out_shape))},
+                         {0, strides_of(dims)});
+  const Slot in = c.in(0), out = c.out(0, order.layout(out_shape));
   return [=](const Frame& f) { copy(f.at<std::byte>(in), f.at<std::byte>(out)); };
 }
 

@@ -1,6 +1,7 @@
 // Split, and SplitTraining (com.microsoft), which takes the lengths as an input in every opset.
 #include <algorithm>
 
+#include "backend/cpu/axis_order.h"
 #include "backend/cpu/strided_copy.h"
 #include "op/standard_form.h"
 #include "ops/common/shape_helpers.h"
@@ -49,7 +50,7 @@ void shape(ShapeContext& c) {
 }
 
 Kernel kernel(KernelContext& c) {
-  const size_t axis = axis_of(c, 0, c.rank(0)), width = width_of(c, 0);
+  const size_t given_axis = axis_of(c, 0, c.rank(0)), width = width_of(c, 0);
   if (c.output_count() == 1) {
     c.alias(0, 0);
     return nullptr;
@@ -59,16 +60,18 @@ Kernel kernel(KernelContext& c) {
     Slot out;
   };
   std::vector<Part> parts;
-  const Shape& in_shape = c.shape(0);
+  const AxisOrder order = order_of_inputs(c);
+  const Shape in_shape = order.sorted(c.shape(0));
+  const size_t axis = order.place(given_axis, in_shape.size());
   const int64_t outer = element_count(in_shape, 0, axis),
                 inner = element_count(in_shape, axis + 1, in_shape.size());
   const int64_t in_row = in_shape[axis] * inner;
-  const std::vector<int64_t> lengths = lengths_of(c, axis);
-  const Slot in = c.in(0);
+  const std::vector<int64_t> lengths = lengths_of(c, given_axis);
+  const Slot in = c.in(0, order.layout(c.shape(0)));
   int64_t offset = 0;
   for (size_t o = 0; o < lengths.size(); ++o) {
     const int64_t row = lengths[o] * inner;
-    const Slot out = c.has_output(o) ? c.out(o) : Slot{};
+    const Slot out = c.has_output(o) ? c.out(o, order.layout(c.out_shape(o))) : Slot{};
     if (out.defined()) parts.push_back({{width, {outer, row}, {offset, {in_row, 1}}, {0, {row, 1}}}, out});
     offset += row;
   }

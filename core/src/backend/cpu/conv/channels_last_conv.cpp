@@ -283,7 +283,10 @@ ChannelsLastConvolution::ChannelsLastConvolution(const ConvSizes& sizes, bool pa
   weights_ = forward_;
   const bool together = w.kernel > 1 && w.dilation == 1;
   filters_across_ = filters % lanes == 0 && (together ? w.kernel : 1) * channels <= panel / 2;
-  gathers_ = !filters_across_ && (weights_.taps() == 1 || filters >= tuning::kGatheredFilters);
+  // With a stride, a product reads rows of X that are far apart, and a narrow panel needs a small part of
+  // each.
+  const bool apart = w.stride > 1 && lanes <= 8 && channels >= panel && filters >= tuning::kGatheredApart;
+  gathers_ = !filters_across_ && (weights_.taps() == 1 || apart || filters >= tuning::kGatheredFilters);
   plan(forward_, channels, filters, workers_);
   if (gathers_)
     weights_.depth = std::min(channels, tuning::kGatheredChannels);
@@ -711,28 +714,47 @@ void ChannelsLastConvolution::weight_sums(const WeightTask& t, StoredInput dy, S
     for (int64_t i = 0; i < window; ++i) to[j * window + i] = sums[i * t.filters + j];
 }
 
-// Copies the elements of X with which an element of the window, `offsets` from the first element that a
-// result reads along each axis, multiplies `count` results. Outside X they are zeros. Rows of `to` are whole
-// vectors.
+// Packs the elements of X with which an element of the window, `offsets` from the first element that a result
+// reads along each axis, multiplies `count` results: a row for each result. Outside X they are zeros.
 void ChannelsLastConvolution::gather(const WeightTask& t, StoredInput x, int64_t first, int64_t count,
                                      const int64_t* offsets, float* to) const {
   const PassAxis &d = weights_.axes[0], &h = weights_.axes[1], &w = weights_.axes[2];
-  const int64_t channel = t.group * (sizes_.channels / sizes_.groups) + t.channel,
-                stored = rounded(t.depth, functions().lanes);
+  const ChannelsLastFunctions f = functions();
+  const int64_t channels = sizes_.channels, channel = t.group * (channels / sizes_.groups) + t.channel;
+  // Calls put(column, columns, panel) for each panel, whose rows begin with that of the result `at`.
+  const auto each_panel = [&](int64_t at, const auto& put) {
+    for (int64_t j = 0; j < t.depth; j += f.panel) {
+      const int64_t columns = std::min(f.panel, t.depth - j);
+      put(j, columns, to + j * count + (at - first) * rounded(columns, f.lanes));
+    }
+  };
   for (int64_t result = first; result < first + count;) {
     const int64_t line = result / w.target, plane = line / h.target, column = result % w.target;
     const int64_t at_d = plane % d.target * d.step + offsets[0], at_h = line % h.target * h.step + offsets[1];
     const int64_t from = ((plane / d.target * d.source + at_d) * h.source + at_h) * w.source;
     const bool inside = at_d >= 0 && at_d < d.source && at_h >= 0 && at_h < h.source;
     const int64_t past = std::min(w.target, column + first + count - result);
+    // The results [begin, end) of this line read X from its column `at` on.
+    const int64_t begin =
+        inside ? std::clamp(divided(std::max<int64_t>(-offsets[2], 0), w.step), column, past) : past;
+    const int64_t end =
+        w.source > offsets[2] ? std::clamp(divided(w.source - offsets[2], w.step), begin, past) : begin;
+    const int64_t at = from + begin * w.step + offsets[2];
+    each_panel(result, [&](int64_t j, int64_t columns, float* packed) {
+      const int64_t row = rounded(columns, f.lanes);
+      std::fill_n(packed, (begin - column) * row, 0.0f);
+      packed += (begin - column) * row;
+      if (x.bf16) {
+        std::fill_n(packed, (end - begin) * row, 0.0f);
+        for (int64_t i = 0; i < end - begin; ++i)
+          widen_bf16(x.halves() + (at + i * w.step) * channels + channel + j, packed + i * row, columns);
+      } else if (begin < end) {
+        f.pack_rows(x.floats() + at * channels + channel + j, w.step * channels, end - begin, columns,
+                    packed);
+      }
+      std::fill_n(packed + (end - begin) * row, (past - end) * row, 0.0f);
+    });
     result += past - column;
-    for (int64_t i = column; i < past; ++i, to += stored) {
-      const int64_t at = i * w.step + offsets[2];
-      if (inside && at >= 0 && at < w.source)
-        copy_values(x, (from + at) * sizes_.channels + channel, t.depth, to);
-      else
-        std::fill_n(to, t.depth, 0.0f);
-    }
   }
 }
 
@@ -744,9 +766,7 @@ void ChannelsLastConvolution::gathered_weight_sums(const WeightTask& t, StoredIn
   const ChannelsLastFunctions f = functions();
   const PassAxis &d = weights_.axes[0], &h = weights_.axes[1], &w = weights_.axes[2];
   const int64_t results = sizes_.batch * sizes_.output_points(), window = sizes_.column_rows();
-  const int64_t stored = rounded(t.depth, f.lanes);
   float *const gathered = work + tuning::kConvPoints * t.filters, *const widened = work + weights_size(false);
-  std::fill_n(gathered, tuning::kConvPoints * stored, 0.0f);
   for (int64_t first = 0; first < results; first += tuning::kConvPoints) {
     const int64_t count = std::min(tuning::kConvPoints, results - first), pitch = rounded(count, f.lanes);
     const Gradients g = gradients(t, dy, first, 1, count, widened);
@@ -757,9 +777,11 @@ void ChannelsLastConvolution::gathered_weight_sums(const WeightTask& t, StoredIn
         for (const int64_t c : w.offsets) {
           const int64_t offsets[] = {o, l, c};
           gather(t, x, first, count, offsets, gathered);
-          for (int64_t j = 0; j < t.depth; j += f.panel)
-            f.even_product(t.filters, std::min(f.panel, t.depth - j), {count}, work, pitch, 1, gathered + j,
-                           stored, to + j, window, first > 0);
+          for (int64_t j = 0; j < t.depth; j += f.panel) {
+            const int64_t columns = std::min(f.panel, t.depth - j);
+            f.even_product(t.filters, columns, {count}, work, pitch, 1, gathered + j * count,
+                           rounded(columns, f.lanes), to + j, window, first > 0);
+          }
           to += sizes_.channels / sizes_.groups;
         }
   }
@@ -792,28 +814,6 @@ void ChannelsLastConvolution::backward_weights(StoredInput dy, StoredInput x, fl
 bool convolutions_gain_from_pairs() {
   static const bool gain = bf16_products() >= Bf16Products::kFast && ORTRAIN_DISPATCH(HasPairs)();
   return gain;
-}
-
-void sum_points(int64_t points, int64_t channels, StoredInput dy, float* sums) {
-  constexpr int64_t kSide = 16, kRun = 64;
-  parallel_for(divided(channels, kSide), kSide * points, [&](int64_t begin, int64_t end) {
-    for (int64_t channel = begin * kSide; channel < std::min(end * kSide, channels); channel += kSide) {
-      const int64_t n = std::min(kSide, channels - channel);
-      double totals[kSide] = {};
-      // Partial sums keep the rounding error of float small.
-      for (int64_t first = 0; first < points; first += kRun) {
-        float part[kSide] = {}, line[kSide];
-        for (int64_t i = first; i < std::min(first + kRun, points); ++i) {
-          const int64_t at = i * channels + channel;
-          if (dy.bf16) widen_bf16(dy.halves() + at, line, n);
-          const float* values = dy.bf16 ? line : dy.floats() + at;
-          for (int64_t k = 0; k < n; ++k) part[k] += values[k];
-        }
-        for (int64_t k = 0; k < n; ++k) totals[k] += part[k];
-      }
-      for (int64_t k = 0; k < n; ++k) sums[channel + k] = static_cast<float>(totals[k]);
-    }
-  });
 }
 
 }  // namespace ortrain

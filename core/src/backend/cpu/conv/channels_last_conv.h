@@ -163,7 +163,4 @@ class ChannelsLastConvolution {
 // Whether this processor computes them faster in pairs than in float.
 bool convolutions_gain_from_pairs();
 
-// The gradient of the bias: sums[c] = the sum over all points of dY [points, channels].
-void sum_points(int64_t points, int64_t channels, StoredInput dy, float* sums);
-
 }  // namespace ortrain

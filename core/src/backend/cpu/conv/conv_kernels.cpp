@@ -9,6 +9,7 @@
 #include "backend/cpu/conv/row_major_conv.h"
 #include "backend/cpu/conv/separable_conv.h"
 #include "backend/cpu/conv/winograd.h"
+#include "backend/cpu/reduce/reduction.h"
 #include "backend/cpu/strided_copy.h"
 #include "geometry/separable_convolution.h"
 #include "runtime/threads.h"
@@ -286,8 +287,10 @@ Slot turned_weights(KernelContext& c, size_t i, const ChannelsLastDepthwise& con
 
 Kernel channels_last_bias_gradient(KernelContext& c, StoredSlot dy) {
   const int64_t channels = c.shape(0)[1], points = c.size(0) / channels;
-  const Slot db = c.out(2);
-  return [=](const Frame& f) { sum_points(points, channels, dy.in(f), f.at<float>(db)); };
+  const Reduction sum(Reduce::kSum, dy.bf16 ? DType::kBFloat16 : DType::kFloat, {points, channels},
+                      {true, false});
+  const Slot db = c.out(2), work = c.scratch(sum.scratch_bytes());
+  return [=](const Frame& f) { sum.run(dy.in(f).data, f.at<float>(db), f.at<std::byte>(work)); };
 }
 
 // Depthwise convolutions read and produce floats.

@@ -308,19 +308,6 @@ void channels_last_average_pool_backward(const ChannelsLastPool& p, const T* dy,
 }
 
 template <typename T>
-void channels_last_global_average(const ChannelsLastPool& p, const T* x, float* y) {
-  const int64_t points = p.sizes.input_points();
-  each_part(p, [&](int64_t image, int64_t channel, int64_t n) {
-    double sums[64] = {};
-    for (int64_t i = 0; i < points; ++i)
-      for (int64_t c = 0; c < n; ++c)
-        sums[c] += static_cast<float>(x[(image * points + i) * p.channels + channel + c]);
-    for (int64_t c = 0; c < n; ++c)
-      y[image * p.channels + channel + c] = static_cast<float>(sums[c] / static_cast<double>(points));
-  });
-}
-
-template <typename T>
 void channels_last_global_max(const ChannelsLastPool& p, const T* x, float* y) {
   const int64_t points = p.sizes.input_points();
   each_part(p, [&](int64_t image, int64_t channel, int64_t n) {
@@ -341,7 +328,6 @@ void channels_last_global_max(const ChannelsLastPool& p, const T* x, float* y) {
   template void channels_last_max_pool_backward<T>(const ChannelsLastPool&, const T*, const float*, T*); \
   template void channels_last_average_pool<T>(const ChannelsLastPool&, const T*, T*);                    \
   template void channels_last_average_pool_backward<T>(const ChannelsLastPool&, const T*, T*);           \
-  template void channels_last_global_average<T>(const ChannelsLastPool&, const T*, float*);              \
   template void channels_last_global_max<T>(const ChannelsLastPool&, const T*, float*)
 ORTRAIN_POOL(float);
 ORTRAIN_POOL(BFloat16);

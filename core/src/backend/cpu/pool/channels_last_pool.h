@@ -33,9 +33,7 @@ template <typename T>
 void channels_last_average_pool(const ChannelsLastPool& p, const T* x, T* y);
 template <typename T>
 void channels_last_average_pool_backward(const ChannelsLastPool& p, const T* dy, T* dx);
-// One value for each image and channel: the mean and the largest element.
-template <typename T>
-void channels_last_global_average(const ChannelsLastPool& p, const T* x, float* y);
+// The largest element of each image and channel.
 template <typename T>
 void channels_last_global_max(const ChannelsLastPool& p, const T* x, float* y);
 

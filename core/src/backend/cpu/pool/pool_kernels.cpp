@@ -5,6 +5,7 @@
 #include "backend/cpu/channels_last.h"
 #include "backend/cpu/pool/channels_last_pool.h"
 #include "backend/cpu/pool/row_major_pool.h"
+#include "backend/cpu/reduce/reduction.h"
 #include "geometry/pooling.h"
 #include "op/floating_kernel.h"
 
@@ -132,13 +133,16 @@ std::optional<Kernel> channels_last_average_pool_grad(KernelContext& c) {
 
 std::optional<Kernel> channels_last_global_average_pool(KernelContext& c) {
   if (!stored_channels_last(c, 0) || !suits_channels_last(c)) return std::nullopt;
-  return visit_stored(lies_in_bf16(c, 0), [&](auto zero) -> Kernel {
-    using T = decltype(zero);
-    const Slot x = in_channels_last(c, 0).slot, y = c.out(0);
-    return [=, pool = channels_last_global(c.shape(0))](const Frame& f) {
-      channels_last_global_average(pool, f.at<const T>(x), f.at<float>(y));
-    };
-  });
+  const Shape& shape = c.shape(0);
+  const int64_t points = element_count(shape, 2, shape.size());
+  const Reduction sum(Reduce::kSum, lies_in_bf16(c, 0) ? DType::kBFloat16 : DType::kFloat,
+                      {shape[0], points, shape[1]}, {false, true, false});
+  const Slot x = in_channels_last(c, 0).slot, y = c.out(0), work = c.scratch(sum.scratch_bytes());
+  return [=, means = c.out_size(0)](const Frame& f) {
+    float* to = f.at<float>(y);
+    sum.run(f.at<std::byte>(x), to, f.at<std::byte>(work));
+    for (int64_t i = 0; i < means; ++i) to[i] /= static_cast<float>(points);
+  };
 }
 
 std::optional<Kernel> channels_last_global_max_pool(KernelContext& c) {
