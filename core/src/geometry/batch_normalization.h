@@ -1,4 +1,5 @@
-// Batch normalization: the order of inputs and outputs, and whether the node is in training mode.
+// Batch normalization: the order of inputs and outputs, whether the node is in training mode, and the
+// activation that it may include.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,11 @@ namespace ortrain::batch_normalization {
 
 // The order of the inputs, and the order of the gradient operator's inputs.
 enum Input : size_t { kX, kScale, kBias, kMean, kVariance };
-enum GradInput : size_t { kGradDy, kGradX, kGradScale, kGradMean, kGradInverse };
+enum GradInput : size_t { kGradDy, kGradX, kGradScale, kGradMean, kGradInverse, kGradBias };
+
+// The attributes of the operators with an activation: its bounds, and a value at which its derivative is 0
+// although it is within them.
+inline constexpr const char *kLow = "min", *kHigh = "max", *kExcluded = "excluded";
 
 // Whether the running statistics are model state, which the node updates. Such a node also saves the inverse
 // deviation, and is in training mode by default.

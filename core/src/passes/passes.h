@@ -13,6 +13,7 @@ bool common_subexpression_elimination(Model& model);
 bool fold_transpose(Model& model);
 bool fuse_adapter(Model& model);
 bool fuse_attention(Model& model);
+bool fuse_batch_normalization_clip(Model& model);
 bool fuse_clip_gradient(Model& model);
 bool fuse_conv_activation(Model& model);
 bool fuse_conv_batch_normalization(Model& model);

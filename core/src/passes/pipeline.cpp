@@ -64,6 +64,8 @@ constexpr Pass kSessionPasses[] = {
      PassLevel::kExtended, "keep_slopes"},
     // Before fuse_product, which would fuse the multiplication with the mask.
     {"fuse_clip_gradient", needing({"Cast"}, fuse_clip_gradient)},
+    // After fuse_clip_gradient, whose node this pass replaces.
+    {"fuse_batch_normalization_clip", needing({"BatchNormInternal"}, fuse_batch_normalization_clip)},
     // Before fuse_product: this brings an addend after a transposition next to its product.
     {"fold_transpose", needing({"Transpose"}, fold_transpose)},
     // Models whose artifacts were not made here still have the separate steps of Gelu.

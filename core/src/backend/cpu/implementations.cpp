@@ -88,6 +88,17 @@ const RegisterImplementations registered(Device::kCpu, [] {
   LIST(kMicrosoft, "BatchNormalizationGrad",
     {"channels last", rarely<channels_last_batch_normalization_grad>},
     {"row-major", rarely<row_major_batch_normalization_grad>});
+  if constexpr (is_built(kMicrosoft, "BatchNormInternal") && is_built(kMicrosoft, "BatchNormalizationGrad")) {
+    LIST(kSessionDomain, "ClippedBatchNormInternal",
+      {"channels last", rarely<channels_last_batch_normalization>},
+      {"row-major", rarely<row_major_batch_normalization>});
+    LIST(kSessionDomain, "ClippedBatchNormalization",
+      {"channels last", rarely<channels_last_batch_normalization>},
+      {"row-major", rarely<row_major_batch_normalization>});
+    LIST(kSessionDomain, "ClippedBatchNormalizationGrad",
+      {"channels last", rarely<channels_last_batch_normalization_grad>},
+      {"row-major", rarely<row_major_batch_normalization_grad>});
+  }
   LIST("", "MatMul",
     {"mixed precision", rarely<mixed_matmul>},
     {"plain", rarely<plain_matmul>});

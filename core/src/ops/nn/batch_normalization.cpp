@@ -13,6 +13,7 @@
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/opset.h"
+#include "op/session_domain.h"
 #include "op/standard_form.h"
 #include "ops/common/decomposed.h"
 #include "ops/nn/normalization_gradient.h"
@@ -143,13 +144,16 @@ void use_internal(Node& node, const UniqueName& unique) {
 std::optional<Node> repeat_internal(const Node& node, const FirstOutput& first) {
   if (node.int_or("training_mode", 1) == 0) return std::nullopt;
   Node again = node;
-  again.domain = "";
-  again.op_type = "BatchNormalization";
+  const bool clipped = node.has(kLow);
+  again.domain = clipped ? kSessionDomain : "";
+  again.op_type = clipped ? "ClippedBatchNormalization" : "BatchNormalization";
   again.inputs.resize(5);
   again.inputs[kMean] = first(3);
   again.inputs[kVariance] = first(5);
   again.outputs.resize(1);
   again.attributes = {{"epsilon", node.float_or("epsilon", 1e-5f)}, {"batch_statistics", int64_t{1}}};
+  for (const char* name : {kLow, kHigh, kExcluded})
+    if (node.has(name)) again.attributes[name] = node.attributes.at(name);
   return again;
 }
 
@@ -172,6 +176,32 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .signature = "dY, X, scale, mean, variance -> X_grad, scale_grad, bias_grad",
                   .rules = {.shape = grad_shape, .gradient = grad_gradient, .element_type = grad_types},
                   .traits = {.takes_bf16 = true}});
+
+// Followed by Relu or Clip (fuse_batch_normalization_clip). ClippedBatchNormalization repeats
+// ClippedBatchNormInternal with its statistics.
+ORTRAIN_OPERATOR(
+    {.domain = kSessionDomain,
+     .type = "ClippedBatchNormInternal",
+     .signature =
+         "X, scale, B, input_mean, input_var -> Y, running_mean?, running_var?, saved_mean?, saved_inv_std?",
+     .rules = {.shape = forward_shape, .element_type = forward_types},
+     .traits = {.impure = true,
+                .updates = 1u << kMean | 1u << kVariance,
+                .takes_bf16 = true,
+                .repeat = repeat_internal},
+     .made_from = {"BatchNormInternal", "BatchNormalizationGrad"}});
+ORTRAIN_OPERATOR({.domain = kSessionDomain,
+                  .type = "ClippedBatchNormalization",
+                  .signature = "X, scale, B, mean, variance -> Y",
+                  .rules = {.shape = forward_shape, .element_type = forward_types},
+                  .traits = {.takes_bf16 = true},
+                  .made_from = {"BatchNormInternal", "BatchNormalizationGrad"}});
+ORTRAIN_OPERATOR({.domain = kSessionDomain,
+                  .type = "ClippedBatchNormalizationGrad",
+                  .signature = "dY, X, scale, mean, variance, B -> X_grad, scale_grad, bias_grad",
+                  .rules = {.shape = grad_shape, .element_type = grad_types},
+                  .traits = {.takes_bf16 = true},
+                  .made_from = {"BatchNormInternal", "BatchNormalizationGrad"}});
 
 // -----------------------------------------------------------------------------------------------------------
 // With operators of ONNX, but without BatchNormalization in training mode, for which onnxruntime has no

@@ -13,6 +13,14 @@
 namespace ortrain {
 namespace batch_normalization {
 
+std::optional<ClipRange> clip_range(const Node& node) {
+  if (!node.has(kLow)) return std::nullopt;
+  ClipRange range;
+  range.low = node.float_or(kLow, range.low), range.high = node.float_or(kHigh, range.high);
+  range.excluded = node.float_or(kExcluded, range.excluded);
+  return range;
+}
+
 Statistics plan_statistics(KernelContext& c) {
   Statistics s;
   s.channels = c.shape(kX)[1];
@@ -56,19 +64,31 @@ namespace {
 
 BatchSizes sizes_of(const Shape& x) { return {x[0], x[1], element_count(x, 2, x.size())}; }
 
+// Applies the activation to a kernel's results.
+template <typename T>
+Kernel clipped(KernelContext& c, Slot y, Kernel kernel) {
+  const std::optional<ClipRange> range = clip_range(c.node());
+  if (!range) return kernel;
+  return [=, n = c.out_size(0), normalize = std::move(kernel)](const Frame& f) {
+    normalize(f);
+    T* to = f.at<T>(y);
+    for (int64_t i = 0; i < n; ++i) to[i] = range->clip(to[i]);
+  };
+}
+
 template <typename T>
 Kernel row_major_training(KernelContext& c) {
   const BatchSizes sizes = sizes_of(c.shape(kX));
   const Slot x = c.in(kX), scale = c.in(kScale), bias = c.in(kBias);
   const Statistics s = plan_statistics(c);
   const Slot y = c.out(0);
-  return [=](const Frame& f) {
+  return clipped<T>(c, y, [=](const Frame& f) {
     batch_statistics<T>(sizes, f.at<const T>(x), f.at<T>(s.mean), f.at<T>(s.variance));
     batch_normalize<T>(sizes, f.at<const T>(x), f.at<const T>(scale), f.at<const T>(bias),
                        f.at<const T>(s.mean), f.at<const T>(s.variance), static_cast<T>(s.epsilon),
                        f.at<T>(y));
     update_statistics<T>(s, f);
-  };
+  });
 }
 
 template <typename T>
@@ -78,10 +98,10 @@ Kernel row_major_inference(KernelContext& c) {
   const Slot x = c.in(kX), scale = c.in(kScale), bias = c.in(kBias), mean = c.in(kMean),
              variance = c.in(kVariance);
   const Slot y = c.out_inplace(0, {kX});
-  return [=](const Frame& f) {
+  return clipped<T>(c, y, [=](const Frame& f) {
     batch_normalize<T>(sizes, f.at<const T>(x), f.at<const T>(scale), f.at<const T>(bias),
                        f.at<const T>(mean), f.at<const T>(variance), epsilon, f.at<T>(y));
-  };
+  });
 }
 
 template <typename T>
@@ -91,8 +111,15 @@ Kernel row_major_backward(KernelContext& c) {
   const Slot mean = c.in(kGradMean), inverse = c.in(kGradInverse);
   const Slot dx = c.used_only_by(0, "") ? Slot{} : c.out_inplace(0, {kGradDy});
   const Slot dscale = c.out(1), dbias = c.out(2);
+  const std::optional<ClipRange> range = clip_range(c.node());
+  const Slot bias = range ? c.in(kGradBias) : Slot{},
+             passed = range ? c.scratch(static_cast<size_t>(c.size(kGradDy)) * sizeof(T)) : dy;
   return [=](const Frame& f) {
-    batch_normalize_backward<T>(sizes, f.at<const T>(dy), f.at<const T>(x), f.at<const T>(scale),
+    if (range)
+      batch_clip_backward<T>(sizes, *range, f.at<const T>(dy), f.at<const T>(x), f.at<const T>(scale),
+                             f.at<const T>(bias), f.at<const T>(mean), f.at<const T>(inverse),
+                             f.at<T>(passed));
+    batch_normalize_backward<T>(sizes, f.at<const T>(passed), f.at<const T>(x), f.at<const T>(scale),
                                 f.at<const T>(mean), f.at<const T>(inverse), f.at_or_null<T>(dx),
                                 f.at_or_null<T>(dscale), f.at_or_null<T>(dbias));
   };
@@ -112,13 +139,14 @@ Kernel channels_last_forward(KernelContext& c) {
   const Slot sums = training ? c.scratch(channel_sums_scratch(channels)) : Slot{};
   const Slot factors = c.scratch(static_cast<size_t>(channels.channels()) * sizeof(float));
   const Slot y = c.out_inplace(0, {kX}, layout);
-  Kernel kernel = [=, epsilon = c.node().float_or("epsilon", 1e-5f)](const Frame& f) {
+  Kernel kernel = [=, epsilon = c.node().float_or("epsilon", 1e-5f),
+                   range = clip_range(c.node())](const Frame& f) {
     if (training)
       channel_statistics(channels, f.at<const T>(x), f.at<float>(mean), f.at<float>(variance),
                          f.at<void>(sums));
     channel_normalize(channels, f.at<const T>(x),
                       {f.at<const float>(mean), f.at<const float>(variance), f.at<const float>(scale),
-                       f.at<const float>(bias), epsilon},
+                       f.at<const float>(bias), epsilon, range ? &*range : nullptr},
                       f.at<float>(factors), f.at<T>(y));
     if (training) update_statistics<float>(s, f);
   };
@@ -134,10 +162,13 @@ Kernel channels_last_backward(KernelContext& c) {
   const Slot dx = c.used_only_by(0, "") ? Slot{} : c.out_inplace(0, {kGradDy}, layout);
   const Slot dscale = c.out(1), dbias = c.out(2);
   const Slot scratch = c.scratch(channel_gradients_scratch(channels));
+  const std::optional<ClipRange> range = clip_range(c.node());
+  const Slot bias = range ? c.in(kGradBias) : Slot{};
   return [=](const Frame& f) {
     channel_gradients(channels, f.at<const T>(dy), f.at<const T>(x), f.at_or_null<T>(dx),
                       {f.at<const float>(scale), f.at<const float>(mean), f.at<const float>(inverse),
-                       f.at_or_null<float>(dscale), f.at_or_null<float>(dbias)},
+                       f.at_or_null<float>(dscale), f.at_or_null<float>(dbias), range ? &*range : nullptr,
+                       f.at_or_null<const float>(bias)},
                       f.at<void>(scratch));
   };
 }

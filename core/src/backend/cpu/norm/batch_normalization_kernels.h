@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "backend/cpu/norm/clip_range.h"
 #include "geometry/batch_normalization.h"
 
 namespace ortrain {
@@ -48,6 +49,9 @@ void update_statistics(const Statistics& s, const Frame& f) {
     for (int64_t i = 0; i < s.channels; ++i)
       inverse[i] = T(1) / std::sqrt(batch[1][i] + static_cast<T>(s.epsilon));
 }
+
+// The activation of a node, or of the node whose gradient it computes.
+std::optional<ClipRange> clip_range(const Node& node);
 
 // Outputs 1 to 5 of a training node. In opset 9 to 13, output 4 is the variance of the batch; in
 // onnxruntime's operator it is the inverse deviation, and output 5, which recomputation requests, is the

@@ -6,91 +6,130 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/norm/channel_gradients.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.
+#include <hwy/cache_control.h>
+
 #include "backend/cpu/norm/channel_gradients.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "runtime/vector_targets.h"
 
+#ifndef ORTRAIN_CHANNEL_GRADIENTS_TYPES
+#define ORTRAIN_CHANNEL_GRADIENTS_TYPES
+namespace ortrain {
+
+// The channels of some rows: y = factor (x - mean) + bias is what the activation has read.
+struct RowChannels {
+  const float *mean, *factor, *bias;
+  ClipRange range;
+
+  RowChannels from(int64_t channel) const {
+    return {mean + channel, factor + channel, bias ? bias + channel : nullptr, range};
+  }
+};
+
+template <typename T>
+struct RowFunctions {
+  void (*add)(const T* dy, const T* x, int64_t rows, int64_t lanes, const RowChannels& channels, double* sum,
+              double* product);
+  void (*write)(const T* dy, const T* x, T* dx, int64_t rows, int64_t lanes, const RowChannels& channels,
+                const float* a, const float* b);
+};
+
+}  // namespace ortrain
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace ortrain::HWY_NAMESPACE {
 
-// Adds Σ dy and Σ dy (x - mean) over `rows` rows of the first `count` lanes to `sum` and `product`.
-template <typename T>
-void add_products(const T* dy, const T* x, int64_t rows, int64_t lanes, int64_t count, const float* mean,
-                  double* sum, double* product) {
-  constexpr int64_t kRun = 32, kChains = 4;
+// Elements of dY, or 0 where the activation does not pass them on. `centered` is x - mean.
+template <bool kClips, class D, class V = Vec<D>>
+HWY_INLINE V Passed(D d, V dy, V centered, const RowChannels& c, int64_t i, int64_t count) {
+  if constexpr (!kClips) return dy;
+  const auto y = hn::MulAdd(centered, LoadUpTo(d, c.factor + i, count), LoadUpTo(d, c.bias + i, count));
+  const auto inside = hn::And(hn::Ge(y, hn::Set(d, c.range.low)), hn::Le(y, hn::Set(d, c.range.high)));
+  // Ne() is false if an operand is NaN.
+  return hn::IfThenElseZero(hn::AndNot(hn::Eq(y, hn::Set(d, c.range.excluded)), inside), dy);
+}
+
+// Rows whose sums are in float. All lanes of these rows are added before the next rows are read.
+constexpr int64_t kRun = 32;
+
+// Adds Σ dy and Σ dy (x - mean) over at most kRun rows of the `count` lanes from lane i on to `sum` and
+// `product`.
+template <bool kClips, typename T>
+void add_products(const T* dy, const T* x, int64_t rows, int64_t lanes, int64_t i, int64_t count,
+                  const RowChannels& channels, double* sum, double* product) {
+  constexpr int64_t kChains = 4;
   const hn::ScalableTag<float> d;
   HWY_ALIGN float sums[hn::MaxLanes(d)], products[hn::MaxLanes(d)];
-  const auto middle = LoadUpTo(d, mean, count);
-  for (int64_t begin = 0; begin < rows; begin += kRun) {
-    const int64_t end = HWY_MIN(begin + kRun, rows);
-    auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0, p0 = s0, p1 = s0, p2 = s0, p3 = s0;
-    const auto add = [&](int64_t row, auto& s, auto& p) HWY_ATTR {
-      const auto g = LoadUpTo(d, dy + row * lanes, count);
-      s = hn::Add(s, g);
-      p = hn::MulAdd(g, hn::Sub(LoadUpTo(d, x + row * lanes, count), middle), p);
-    };
-    int64_t row = begin;
-    for (; row + kChains <= end; row += kChains) {
-      add(row, s0, p0);
-      add(row + 1, s1, p1);
-      add(row + 2, s2, p2);
-      add(row + 3, s3, p3);
-    }
-    for (; row < end; ++row) add(row, s0, p0);
-    hn::Store(hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)), d, sums);
-    hn::Store(hn::Add(hn::Add(p0, p1), hn::Add(p2, p3)), d, products);
-    for (int64_t i = 0; i < count; ++i) {
-      sum[i] += sums[i];
-      product[i] += products[i];
-    }
+  const RowChannels c = channels;  // a copy, which no write to memory changes
+  const auto middle = LoadUpTo(d, c.mean + i, count);
+  auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0, p0 = s0, p1 = s0, p2 = s0, p3 = s0;
+  const auto add = [&](int64_t row, auto& s, auto& p) HWY_ATTR {
+    hwy::Prefetch(x + (row + kRun) * lanes + i);
+    hwy::Prefetch(dy + (row + kRun) * lanes + i);
+    const auto centered = hn::Sub(LoadUpTo(d, x + row * lanes + i, count), middle);
+    const auto g = Passed<kClips>(d, LoadUpTo(d, dy + row * lanes + i, count), centered, c, i, count);
+    s = hn::Add(s, g);
+    p = hn::MulAdd(g, centered, p);
+  };
+  int64_t row = 0;
+  for (; row + kChains <= rows; row += kChains) {
+    add(row, s0, p0);
+    add(row + 1, s1, p1);
+    add(row + 2, s2, p2);
+    add(row + 3, s3, p3);
+  }
+  for (; row < rows; ++row) add(row, s0, p0);
+  hn::Store(hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)), d, sums);
+  hn::Store(hn::Add(hn::Add(p0, p1), hn::Add(p2, p3)), d, products);
+  for (int64_t k = 0; k < count; ++k) {
+    sum[i + k] += sums[k];
+    product[i + k] += products[k];
   }
 }
 
-template <typename T>
-void add_rows(const T* dy, const T* x, int64_t rows, int64_t lanes, const float* mean, double* sum,
+template <bool kClips, typename T>
+void add_rows(const T* dy, const T* x, int64_t rows, int64_t lanes, const RowChannels& channels, double* sum,
               double* product) {
-  ForVectors<float>(lanes, [&](int64_t i, int64_t count) {
-    add_products(dy + i, x + i, rows, lanes, count, mean + i, sum + i, product + i);
-  });
+  for (int64_t row = 0; row < rows; row += kRun)
+    ForVectors<float>(lanes, [&](int64_t i, int64_t count) {
+      add_products<kClips>(dy + row * lanes, x + row * lanes, HWY_MIN(kRun, rows - row), lanes, i, count,
+                           channels, sum, product);
+    });
 }
 
 // dx = factor (dy - a - b (x - mean)) on `rows` rows.
-template <typename T>
-void write_rows(const T* dy, const T* x, T* dx, int64_t rows, int64_t lanes, const float* mean,
-                const float* factor, const float* a, const float* b) {
+template <bool kClips, typename T>
+void write_rows(const T* dy, const T* x, T* dx, int64_t rows, int64_t lanes, const RowChannels& channels,
+                const float* a, const float* b) {
   constexpr int64_t kRun = 16;  // keeps the rows in the cache while all lanes are computed
   const hn::ScalableTag<float> d;
+  const RowChannels c = channels;
   for (int64_t begin = 0; begin < rows; begin += kRun) {
     const int64_t end = HWY_MIN(begin + kRun, rows);
     ForVectors<float>(lanes, [&](int64_t i, int64_t count) HWY_ATTR {
-      const auto middle = LoadUpTo(d, mean + i, count), times = LoadUpTo(d, factor + i, count);
+      const auto middle = LoadUpTo(d, c.mean + i, count), times = LoadUpTo(d, c.factor + i, count);
       const auto offset = LoadUpTo(d, a + i, count), coefficient = LoadUpTo(d, b + i, count);
       for (int64_t row = begin; row < end; ++row) {
         const int64_t at = row * lanes + i;
+        hwy::Prefetch(x + at + kRun * lanes);
+        hwy::Prefetch(dy + at + kRun * lanes);
         const auto centered = hn::Sub(LoadUpTo(d, x + at, count), middle);
-        const auto g = hn::Sub(LoadUpTo(d, dy + at, count), offset);
+        const auto passed = Passed<kClips>(d, LoadUpTo(d, dy + at, count), centered, c, i, count);
+        const auto g = hn::Sub(passed, offset);
         StoreUpTo(hn::Mul(times, hn::NegMulAdd(coefficient, centered, g)), d, dx + at, count);
       }
     });
   }
 }
 
-void add_floats(const float* dy, const float* x, int64_t rows, int64_t lanes, const float* mean, double* sum,
-                double* product) {
-  add_rows(dy, x, rows, lanes, mean, sum, product);
+template <typename T>
+RowFunctions<T> FunctionsFor(bool clips) {
+  if (clips) return {add_rows<true, T>, write_rows<true, T>};
+  return {add_rows<false, T>, write_rows<false, T>};
 }
-void add_bf16(const BFloat16* dy, const BFloat16* x, int64_t rows, int64_t lanes, const float* mean,
-              double* sum, double* product) {
-  add_rows(dy, x, rows, lanes, mean, sum, product);
-}
-void write_floats(const float* dy, const float* x, float* dx, int64_t rows, int64_t lanes, const float* mean,
-                  const float* factor, const float* a, const float* b) {
-  write_rows(dy, x, dx, rows, lanes, mean, factor, a, b);
-}
-void write_bf16(const BFloat16* dy, const BFloat16* x, BFloat16* dx, int64_t rows, int64_t lanes,
-                const float* mean, const float* factor, const float* a, const float* b) {
-  write_rows(dy, x, dx, rows, lanes, mean, factor, a, b);
-}
+RowFunctions<float> FloatRows(bool clips) { return FunctionsFor<float>(clips); }
+RowFunctions<BFloat16> Bf16Rows(bool clips) { return FunctionsFor<BFloat16>(clips); }
 
 }  // namespace ortrain::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -103,22 +142,24 @@ namespace {
 
 // With x̂ = (x - mean) / deviation:  dbias = Σ dy,  dscale = Σ dy x̂,
 // dx = scale / deviation (dy - dbias / count - x̂ dscale / count).
-template <typename T, typename AddRows, typename WriteRows>
+template <typename T>
 void run(const ChannelLayout& layout, const T* dy, const T* x, T* dx, const ChannelGradients& channels,
-         void* scratch, AddRows add, WriteRows write) {
+         void* scratch, RowFunctions<T> functions) {
   double* sums = static_cast<double*>(scratch);
-  channel_sums(layout, sums, [&](int64_t at, int64_t rows, int64_t channel, double* sum, double* product) {
-    add(dy + at, x + at, rows, layout.lanes, channels.mean + channel, sum, product);
-  });
   const int64_t n = layout.channels();
   float* factor = reinterpret_cast<float*>(sums + 2 * kChannelParts * n);
   float *a = factor + n, *b = a + n;
+  for (int64_t c = 0; c < n; ++c) factor[c] = channels.scale[c] * channels.inverse_deviation[c];
+  const RowChannels of_rows{channels.mean, factor, channels.bias,
+                            channels.range ? *channels.range : ClipRange{}};
+  channel_sums(layout, sums, [&](int64_t at, int64_t rows, int64_t channel, double* sum, double* product) {
+    functions.add(dy + at, x + at, rows, layout.lanes, of_rows.from(channel), sum, product);
+  });
   const double count = static_cast<double>(std::max<int64_t>(layout.count(), 1));
   for (int64_t c = 0; c < n; ++c) {
     const double inverse = channels.inverse_deviation[c], sum = sums[c], product = sums[n + c] * inverse;
     if (channels.dbias) channels.dbias[c] = static_cast<float>(sum);
     if (channels.dscale) channels.dscale[c] = static_cast<float>(product);
-    factor[c] = channels.scale[c] * channels.inverse_deviation[c];
     a[c] = static_cast<float>(sum / count);
     b[c] = static_cast<float>(product / count * inverse);
   }
@@ -129,8 +170,8 @@ void run(const ChannelLayout& layout, const T* dy, const T* x, T* dx, const Chan
     while (begin < end) {
       const int64_t stop = std::min(end, (begin / layout.rows + 1) * layout.rows);
       const int64_t channel = begin / layout.rows % layout.blocks * lanes, at = begin * lanes;
-      write(dy + at, x + at, dx + at, stop - begin, lanes, channels.mean + channel, factor + channel,
-            a + channel, b + channel);
+      functions.write(dy + at, x + at, dx + at, stop - begin, lanes, of_rows.from(channel), a + channel,
+                      b + channel);
       begin = stop;
     }
   });
@@ -144,12 +185,12 @@ size_t channel_gradients_scratch(const ChannelLayout& layout) {
 
 void channel_gradients(const ChannelLayout& layout, const float* dy, const float* x, float* dx,
                        const ChannelGradients& channels, void* scratch) {
-  run(layout, dy, x, dx, channels, scratch, ORTRAIN_DISPATCH(add_floats), ORTRAIN_DISPATCH(write_floats));
+  run(layout, dy, x, dx, channels, scratch, ORTRAIN_DISPATCH(FloatRows)(channels.range != nullptr));
 }
 
 void channel_gradients(const ChannelLayout& layout, const BFloat16* dy, const BFloat16* x, BFloat16* dx,
                        const ChannelGradients& channels, void* scratch) {
-  run(layout, dy, x, dx, channels, scratch, ORTRAIN_DISPATCH(add_bf16), ORTRAIN_DISPATCH(write_bf16));
+  run(layout, dy, x, dx, channels, scratch, ORTRAIN_DISPATCH(Bf16Rows)(channels.range != nullptr));
 }
 
 }  // namespace ortrain

@@ -1,8 +1,9 @@
-// The gradients of batch normalization by the statistics of the batch, on a float tensor, or on one stored in
-// bfloat16.
+// The gradients of batch normalization by the statistics of the batch, and of an activation after it, on a
+// float tensor, or on one stored in bfloat16.
 #pragma once
 
 #include "backend/cpu/norm/channel_sums.h"
+#include "backend/cpu/norm/clip_range.h"
 #include "runtime/half.h"
 
 namespace ortrain {
@@ -11,6 +12,9 @@ namespace ortrain {
 struct ChannelGradients {
   const float *scale, *mean, *inverse_deviation;
   float *dscale, *dbias;
+  // If there is an activation: dY is the gradient of its result, and the bias is that of the normalization.
+  const ClipRange* range = nullptr;
+  const float* bias = nullptr;
 };
 
 // Memory that channel_gradients needs.

@@ -12,26 +12,26 @@ HWY_BEFORE_NAMESPACE();
 namespace ortrain::HWY_NAMESPACE {
 
 // y = factor (x - mean) + bias on `rows` rows.
-template <typename T>
+template <bool kClips, typename T>
 void NormalizeRows(const T* x, T* y, int64_t rows, int64_t lanes, const float* mean, const float* factor,
-                   const float* bias) {
+                   const float* bias, [[maybe_unused]] const ClipRange& range) {
   const hn::ScalableTag<float> d;
+  const auto low = hn::Set(d, range.low), high = hn::Set(d, range.high);
   for (int64_t row = 0; row < rows; ++row, x += lanes, y += lanes)
     ForVectors<float>(lanes, [&](int64_t i, int64_t count) HWY_ATTR {
       const auto centered = hn::Sub(LoadUpTo(d, x + i, count), LoadUpTo(d, mean + i, count));
-      StoreUpTo(hn::MulAdd(centered, LoadUpTo(d, factor + i, count), LoadUpTo(d, bias + i, count)), d, y + i,
-                count);
+      auto v = hn::MulAdd(centered, LoadUpTo(d, factor + i, count), LoadUpTo(d, bias + i, count));
+      if constexpr (kClips) v = ClipTo(d, v, low, high);
+      StoreUpTo(v, d, y + i, count);
     });
 }
 
-void NormalizeFloats(const float* x, float* y, int64_t rows, int64_t lanes, const float* mean,
-                     const float* factor, const float* bias) {
-  NormalizeRows(x, y, rows, lanes, mean, factor, bias);
+template <typename T>
+auto NormalizeFor(bool clips) {
+  return clips ? NormalizeRows<true, T> : NormalizeRows<false, T>;
 }
-void NormalizeBf16(const BFloat16* x, BFloat16* y, int64_t rows, int64_t lanes, const float* mean,
-                   const float* factor, const float* bias) {
-  NormalizeRows(x, y, rows, lanes, mean, factor, bias);
-}
+auto NormalizeFloats(bool clips) { return NormalizeFor<float>(clips); }
+auto NormalizeBf16(bool clips) { return NormalizeFor<BFloat16>(clips); }
 
 }  // namespace ortrain::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -46,14 +46,16 @@ template <typename T, typename Normalize>
 void run(const ChannelLayout& layout, const T* x, const ChannelScaling& channels, float* factors, T* y,
          Normalize normalize) {
   for (int64_t c = 0; c < layout.channels(); ++c)
-    factors[c] = channels.scale[c] / std::sqrt(channels.variance[c] + channels.epsilon);
+    // The gradient computes the same bits, since it has to know which results were clipped.
+    factors[c] = channels.scale[c] * (1.0f / std::sqrt(channels.variance[c] + channels.epsilon));
   const int64_t lanes = layout.lanes;
+  const ClipRange range = channels.range ? *channels.range : ClipRange{};
   parallel_for(layout.outer * layout.blocks * layout.rows, 2 * lanes, [&](int64_t begin, int64_t end) {
     while (begin < end) {
       const int64_t stop = std::min(end, (begin / layout.rows + 1) * layout.rows);
       const int64_t channel = begin / layout.rows % layout.blocks * lanes, at = begin * lanes;
       normalize(x + at, y + at, stop - begin, lanes, channels.mean + channel, factors + channel,
-                channels.bias + channel);
+                channels.bias + channel, range);
       begin = stop;
     }
   });
@@ -63,12 +65,12 @@ void run(const ChannelLayout& layout, const T* x, const ChannelScaling& channels
 
 void channel_normalize(const ChannelLayout& layout, const float* x, const ChannelScaling& channels,
                        float* factors, float* y) {
-  run(layout, x, channels, factors, y, ORTRAIN_DISPATCH(NormalizeFloats));
+  run(layout, x, channels, factors, y, ORTRAIN_DISPATCH(NormalizeFloats)(channels.range != nullptr));
 }
 
 void channel_normalize(const ChannelLayout& layout, const BFloat16* x, const ChannelScaling& channels,
                        float* factors, BFloat16* y) {
-  run(layout, x, channels, factors, y, ORTRAIN_DISPATCH(NormalizeBf16));
+  run(layout, x, channels, factors, y, ORTRAIN_DISPATCH(NormalizeBf16)(channels.range != nullptr));
 }
 
 }  // namespace ortrain

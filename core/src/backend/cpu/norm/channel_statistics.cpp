@@ -12,37 +12,36 @@
 HWY_BEFORE_NAMESPACE();
 namespace ortrain::HWY_NAMESPACE {
 
-// Adds Σ (x - shift) and Σ (x - shift)² over `rows` rows of `lanes` values to `sum` and `square`.
+// Rows whose sums are in float. All lanes of these rows are added before the next rows are read.
+constexpr int64_t kRun = 64;
+
+// Adds Σ (x - shift) and Σ (x - shift)² over at most kRun rows of `lanes` values to `sum` and `square`.
 template <class D, typename T>
 void add_lanes(D d, const T* x, int64_t rows, int64_t lanes, const T* shift, double* sum, double* square) {
-  constexpr int64_t kRun = 64;
   const auto zero = hn::Zero(d);
   const auto load = [d](const T* p) HWY_ATTR { return LoadUpTo(d, p, static_cast<int64_t>(hn::Lanes(d))); };
   const auto offset = load(shift);
   HWY_ALIGN float sums[hn::MaxLanes(D())], squares[hn::MaxLanes(D())];
-  for (int64_t begin = 0; begin < rows; begin += kRun) {
-    const int64_t end = begin + kRun < rows ? begin + kRun : rows;
-    auto s0 = zero, s1 = zero, q0 = zero, q1 = zero;
-    int64_t r = begin;
-    for (; r + 2 <= end; r += 2) {
-      const auto a = hn::Sub(load(x + r * lanes), offset);
-      const auto b = hn::Sub(load(x + (r + 1) * lanes), offset);
-      s0 = hn::Add(s0, a);
-      s1 = hn::Add(s1, b);
-      q0 = hn::MulAdd(a, a, q0);
-      q1 = hn::MulAdd(b, b, q1);
-    }
-    if (r < end) {
-      const auto a = hn::Sub(load(x + r * lanes), offset);
-      s0 = hn::Add(s0, a);
-      q0 = hn::MulAdd(a, a, q0);
-    }
-    hn::Store(hn::Add(s0, s1), d, sums);
-    hn::Store(hn::Add(q0, q1), d, squares);
-    for (size_t i = 0; i < hn::Lanes(d); ++i) {
-      sum[i] += sums[i];
-      square[i] += squares[i];
-    }
+  auto s0 = zero, s1 = zero, q0 = zero, q1 = zero;
+  int64_t r = 0;
+  for (; r + 2 <= rows; r += 2) {
+    const auto a = hn::Sub(load(x + r * lanes), offset);
+    const auto b = hn::Sub(load(x + (r + 1) * lanes), offset);
+    s0 = hn::Add(s0, a);
+    s1 = hn::Add(s1, b);
+    q0 = hn::MulAdd(a, a, q0);
+    q1 = hn::MulAdd(b, b, q1);
+  }
+  if (r < rows) {
+    const auto a = hn::Sub(load(x + r * lanes), offset);
+    s0 = hn::Add(s0, a);
+    q0 = hn::MulAdd(a, a, q0);
+  }
+  hn::Store(hn::Add(s0, s1), d, sums);
+  hn::Store(hn::Add(q0, q1), d, squares);
+  for (size_t i = 0; i < hn::Lanes(d); ++i) {
+    sum[i] += sums[i];
+    square[i] += squares[i];
   }
 }
 
@@ -51,9 +50,13 @@ void add_block(const T* x, int64_t rows, int64_t lanes, const T* shift, double* 
   const hn::ScalableTag<float> wide;
   const hn::CappedTag<float, 1> one;
   const auto width = static_cast<int64_t>(hn::Lanes(wide));
-  int64_t i = 0;
-  for (; i + width <= lanes; i += width) add_lanes(wide, x + i, rows, lanes, shift + i, sum + i, square + i);
-  for (; i < lanes; ++i) add_lanes(one, x + i, rows, lanes, shift + i, sum + i, square + i);
+  for (int64_t row = 0; row < rows; row += kRun, x += kRun * lanes) {
+    const int64_t count = HWY_MIN(kRun, rows - row);
+    int64_t i = 0;
+    for (; i + width <= lanes; i += width)
+      add_lanes(wide, x + i, count, lanes, shift + i, sum + i, square + i);
+    for (; i < lanes; ++i) add_lanes(one, x + i, count, lanes, shift + i, sum + i, square + i);
+  }
 }
 
 void add_floats(const float* x, int64_t rows, int64_t lanes, const float* shift, double* sum,

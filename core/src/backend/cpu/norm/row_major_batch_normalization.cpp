@@ -41,7 +41,8 @@ void batch_normalize(const BatchSizes& s, const T* x, const T* scale, const T* b
                      const T* variance, T epsilon, T* y) {
   parallel_for(s.channels, 2 * s.count(), [&](int64_t begin, int64_t end) {
     for (int64_t c = begin; c < end; ++c) {
-      const T factor = scale[c] / std::sqrt(variance[c] + epsilon), middle = mean[c], offset = bias[c];
+      const T factor = scale[c] * (T(1) / std::sqrt(variance[c] + epsilon)), middle = mean[c],
+              offset = bias[c];
       visit_rows(s, c, [&](int64_t row) {
         for (int64_t i = 0; i < s.points; ++i) y[row + i] = (x[row + i] - middle) * factor + offset;
       });
@@ -78,12 +79,28 @@ void batch_normalize_backward(const BatchSizes& s, const T* dy, const T* x, cons
   });
 }
 
+template <typename T>
+void batch_clip_backward(const BatchSizes& s, const ClipRange& range, const T* dy, const T* x, const T* scale,
+                         const T* bias, const T* mean, const T* inverse_deviation, T* passed) {
+  parallel_for(s.channels, 2 * s.count(), [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c) {
+      const T factor = scale[c] * inverse_deviation[c], middle = mean[c], offset = bias[c];
+      visit_rows(s, c, [&](int64_t row) {
+        for (int64_t i = 0; i < s.points; ++i)
+          passed[row + i] = range.passes((x[row + i] - middle) * factor + offset) ? dy[row + i] : T(0);
+      });
+    }
+  });
+}
+
 #define ORTRAIN_BATCH_NORMALIZATION(T)                                                                     \
   template void batch_statistics<T>(const BatchSizes&, const T*, T*, T*);                                  \
   template void batch_normalize<T>(const BatchSizes&, const T*, const T*, const T*, const T*, const T*, T, \
                                    T*);                                                                    \
   template void batch_normalize_backward<T>(const BatchSizes&, const T*, const T*, const T*, const T*,     \
-                                            const T*, T*, T*, T*)
+                                            const T*, T*, T*, T*);                                         \
+  template void batch_clip_backward<T>(const BatchSizes&, const ClipRange&, const T*, const T*, const T*,  \
+                                       const T*, const T*, const T*, T*)
 ORTRAIN_BATCH_NORMALIZATION(float);
 ORTRAIN_BATCH_NORMALIZATION(double);
 

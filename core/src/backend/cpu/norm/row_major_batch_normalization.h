@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "backend/cpu/norm/clip_range.h"
+
 namespace ortrain {
 
 struct BatchSizes {
@@ -23,5 +25,10 @@ void batch_normalize(const BatchSizes& s, const T* x, const T* scale, const T* b
 template <typename T>
 void batch_normalize_backward(const BatchSizes& s, const T* dy, const T* x, const T* scale, const T* mean,
                               const T* inverse_deviation, T* dx, T* dscale, T* dbias);
+
+// passed = dY where the activation after the normalization passes it on, otherwise 0. It may not be dY.
+template <typename T>
+void batch_clip_backward(const BatchSizes& s, const ClipRange& range, const T* dy, const T* x, const T* scale,
+                         const T* bias, const T* mean, const T* inverse_deviation, T* passed);
 
 }  // namespace ortrain
