@@ -98,6 +98,35 @@ BODIES: dict[str, Callable[[int], Nodes]] = {
         ("Mul", ["c1", "p"], ["r"], {}),
         ("Mul", ["r", "q"], ["z"], {}),
     ],
+    "gates of channels and of points": lambda c: [
+        ("GlobalAveragePool", ["c1"], ["g"], {}),
+        ("Sigmoid", ["g"], ["gate"], {}),
+        ("Mul", ["gate", "c1"], ["p"], {}),
+        ("ReduceMax", ["p"], ["points"], {"axes": [1]}),
+        ("Div", ["p", "one_per_batch"], ["q"], {}),
+        ("Add", ["q", "points"], ["r"], {}),
+        ("Sub", ["of_place", "r"], ["s"], {}),
+        ("Mul", ["s", "of_columns"], ["z"], {}),
+    ],
+    "a border": lambda c: [
+        ("Pad", ["c1", "borders"], ["wide"], {"mode": "reflect"}),
+        ("Slice", ["wide", "starts", "ends", "axes_two_and_three", "steps"], ["some"], {}),
+        ("Pad", ["some", "cuts", "minus"], ["z"], {}),
+    ],
+    "a border of zeros": lambda c: [
+        ("Pad", ["c1", "borders"], ["wide"], {}),
+        ("Slice", ["wide", "starts", "ends", "axes_two_and_three", "steps"], ["some"], {}),
+        ("Pad", ["some", "cuts"], ["z"], {}),
+    ],
+    "resized": lambda c: [
+        (
+            "Resize",
+            ["c1", "", "larger"],
+            ["u"],
+            {"mode": "linear", "coordinate_transformation_mode": "half_pixel"},
+        ),
+        ("Resize", ["u", "", "smaller"], ["z"], {"mode": "nearest"}),
+    ],
     "transposed twice": lambda c: [
         ("Transpose", ["c1"], ["t"], {"perm": [0, 2, 3, 1]}),
         ("Softmax", ["t"], ["s"], {"axis": -1}),
@@ -173,6 +202,16 @@ def network(body: Nodes, channels: int, dtype: type) -> bytes:
         "parts": np.array([1, c - 1, 2 * c]),
         "axis_one": np.array([1]),
         "axes_two_and_three": np.array([2, 3]),
+        "one_per_batch": weights(3, 1, 1, 1) + 2,
+        "of_place": weights(1, c, 6, 10),
+        "of_columns": weights(10),
+        "borders": np.array([0, 1, 2, 1, 0, 1, 1, 3]),
+        "starts": np.array([1, 12]),
+        "ends": np.array([8, 1]),
+        "steps": np.array([2, -3]),
+        "cuts": np.array([0, -1, 1, 2, 0, -1, -1, 0]),
+        "larger": np.array([1, 1, 2.5, 2], np.float32),
+        "smaller": np.array([1, 1, 0.5, 0.75], np.float32),
         "minus": np.array(-0.4, dtype),
         "plus": np.array(0.5, dtype),
     }
@@ -211,7 +250,17 @@ def test_float_agrees_with_double(body: str, channels: int) -> None:
         )
 
 
-@pytest.mark.parametrize("body", ["parts of the channels", "parts of the batch", "mean of all points"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "parts of the channels",
+        "parts of the batch",
+        "mean of all points",
+        "gated by its mean",
+        "a border of zeros",
+        "resized",
+    ],
+)
 def test_values_between_convolutions_are_not_reordered(body: str, tmp_path: pathlib.Path) -> None:
     model = gradient_model(network(BODIES[body](8), 8, np.float32), ["x", "w1", "b1", "w2"], "loss")
     options = ortrain.SessionOptions()

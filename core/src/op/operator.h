@@ -141,8 +141,8 @@ class KernelContext : public NodeContext {
   virtual bool wants_bf16(size_t o) const = 0;
   // True if only nodes of `op_type` read output o (and it is not a graph output).
   virtual bool used_only_by(size_t o, std::string_view op_type) const = 0;
-  // How an operator that reads output o reads another input of the same type and shape, as far as that input
-  // is already computed: elementwise operators need both in one layout.
+  // How another input of the same shape is stored, of an operator that reads output o, if that input is
+  // already computed: elementwise operators read all inputs in one order.
   virtual LayoutPtr layout_for_readers(size_t o) const = 0;
   // A number that identifies this node in the graph: the stream of its random numbers.
   virtual uint64_t stream() const = 0;

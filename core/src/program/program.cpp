@@ -446,7 +446,7 @@ class NodeKernel : public KernelContext {
         const int v = compiler_.find_value(name);
         if (v < 0) continue;
         const Value& other = compiler_.value(v);
-        if (other.layout && other.dtype == out_dtype(o) && other.shape == out_shape(o)) return other.layout;
+        if (other.layout && other.shape == out_shape(o)) return other.layout;
       }
     return nullptr;
   }

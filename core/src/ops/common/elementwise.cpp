@@ -1,6 +1,6 @@
 #include "ops/common/elementwise.h"
 
-#include "backend/cpu/stored_layout.h"
+#include "backend/cpu/axis_order.h"
 #include "op/opset.h"
 #include "runtime/broadcast.h"
 #include "runtime/threads.h"
@@ -50,10 +50,42 @@ Shape broadcast_inputs(const NodeContext& c, size_t first, bool slopes) {
   return out;
 }
 
+namespace {
+
+// Operands of different shapes in the order in which the operand with the shape of the result is stored.
+struct StoredOperands {
+  AxisOrder order;
+  Shape shapes[2];
+  LayoutPtr layouts[2];
+};
+
+// Channels last if the operand with the shape of the result is stored so, and the other operand can be read
+// so.
+StoredOperands stored_operands(const KernelContext& c, const Shape& shape_b) {
+  StoredOperands found{{}, {c.shape(0), shape_b}, {}};
+  const Shape& out = c.out_shape(0);
+  for (const size_t i : {0, 1}) {
+    if (found.shapes[i] != out || c.dtype(i) != DType::kFloat || !flat_layout(c, i)) continue;
+    const AxisOrder order{order_of(flat_layout(c, i))};
+    Shape other = found.shapes[1 - i];
+    other.insert(other.begin(), out.size() - other.size(), 1);
+    const bool either = !order.layout(other);  // both orders are the same for the other operand
+    if (order.order == Order::kRowMajor || (!either && other != c.shape(1 - i))) continue;
+    found.order = order;
+    found.layouts[i] = order.layout(out), found.layouts[1 - i] = order.layout(other);
+    found.shapes[i] = order.sorted(out), found.shapes[1 - i] = order.sorted(std::move(other));
+    return found;
+  }
+  return found;
+}
+
+}  // namespace
+
 Kernel broadcast_kernel(KernelContext& c, BinaryFunction function, int64_t cost, bool slopes) {
   // Blocked layouts can be kept if elements correspond in storage order: same shapes, or a scalar.
   LayoutPtr layout_a, layout_b;
   const Shape shape_b = operand_shape(c, 1, slopes);
+  StoredOperands operands{{}, {c.shape(0), shape_b}, {}};
   const bool same_types = c.dtype(0) == c.dtype(1);
   if (c.out_dtype(0) != c.dtype(0) && c.out_dtype(0) != DType::kBool) {
     // Operands are read row-major: a result of another type cannot be stored in their layout.
@@ -64,12 +96,16 @@ Kernel broadcast_kernel(KernelContext& c, BinaryFunction function, int64_t cost,
     layout_a = flat_layout(c, 0);
   } else if (same_types && c.size(0) == 1 && shape_b == c.out_shape(0)) {
     layout_b = flat_layout(c, 1);
+  } else if (same_types) {
+    operands = stored_operands(c, shape_b);
+    layout_a = operands.layouts[0], layout_b = operands.layouts[1];
   }
   const Slot a = c.in(0, layout_a), b = c.in(1, layout_b);
-  const LayoutPtr& layout = layout_a ? layout_a : layout_b;
+  // That of the operand with the shape of the result.
+  const LayoutPtr& layout = layout_a && c.shape(0) == c.out_shape(0) ? layout_a : layout_b;
   const Slot y = out_over(
       c, {0, 1}, c.out_dtype(0) == c.dtype(0) ? layout : layout_like(layout, c.out_dtype(0), c.out_shape(0)));
-  const Broadcast<2> shape({c.shape(0), shape_b}, c.out_shape(0));
+  const Broadcast<2> shape({operands.shapes[0], operands.shapes[1]}, operands.order.sorted(c.out_shape(0)));
   const auto width_a = static_cast<int64_t>(size_of(c.dtype(0))),
              width_b = static_cast<int64_t>(size_of(c.dtype(1))),
              width_y = static_cast<int64_t>(size_of(c.out_dtype(0)));

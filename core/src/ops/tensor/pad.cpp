@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 
+#include "backend/cpu/axis_order.h"
 #include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
@@ -82,8 +83,8 @@ int64_t origin(Mode mode, int64_t p, int64_t dim) {
 }
 
 // A border of one value: fills the result, then copies the part of the input that remains.
-Kernel constant_kernel(KernelContext& c, const std::vector<Border>& borders) {
-  const Shape &in_shape = c.shape(0), &out_shape = c.out_shape(0);
+Kernel constant_kernel(KernelContext& c, const std::vector<Border>& borders, AxisOrder order) {
+  const Shape in_shape = order.sorted(c.shape(0)), out_shape = order.sorted(c.out_shape(0));
   Shape kept = in_shape;
   StridedCopy::View source{0, strides_of(in_shape)}, target{0, strides_of(out_shape)};
   bool only_cut = true;
@@ -101,7 +102,8 @@ Kernel constant_kernel(KernelContext& c, const std::vector<Border>& borders) {
   std::memset(border.raw(), 0, border.bytes());
   if (c.node().has("value"))  // before version 11
     border = Tensor::scalar(c.dtype(0), static_cast<double>(c.node().float_or("value", 0)));
-  const Slot in = c.in(0), value = c.has_input(2) ? c.in(2) : c.fixed(border), out = c.out(0);
+  const Slot in = c.in(0, order.layout(c.shape(0))), value = c.has_input(2) ? c.in(2) : c.fixed(border),
+             out = c.out(0, order.layout(c.out_shape(0)));
   return [=](const Frame& f) {
     fill(f.at<std::byte>(value), f.at<std::byte>(out));
     copy(f.at<std::byte>(in), f.at<std::byte>(out));
@@ -109,21 +111,21 @@ Kernel constant_kernel(KernelContext& c, const std::vector<Border>& borders) {
 }
 
 // A border taken from the tensor: for every axis a table holds the source of each position.
-Kernel mapped_kernel(KernelContext& c, const std::vector<Border>& borders, Mode mode) {
-  const Shape out_shape = c.out_shape(0), in_strides = strides_of(c.shape(0));
+Kernel mapped_kernel(KernelContext& c, const std::vector<Border>& borders, Mode mode, AxisOrder order) {
+  const Shape in_shape = order.sorted(c.shape(0)), out_shape = order.sorted(c.out_shape(0)),
+              in_strides = strides_of(in_shape);
   const size_t last = out_shape.size() - 1;
   std::vector<std::vector<int64_t>> origins(out_shape.size());  // in elements of the input
   for (size_t i = 0; i < out_shape.size(); ++i) {
     const auto [before, after] = borders[i];
-    const int64_t cut = -std::min<int64_t>(before, 0),
-                  kept = c.shape(0)[i] - cut + std::min<int64_t>(after, 0);
+    const int64_t cut = -std::min<int64_t>(before, 0), kept = in_shape[i] - cut + std::min<int64_t>(after, 0);
     for (int64_t p = 0; p < out_shape[i]; ++p)
       origins[i].push_back((cut + origin(mode, p - std::max<int64_t>(before, 0), kept)) * in_strides[i]);
   }
   Kernel kernel;
   visit_width(c, 0, [&](auto zero) {
     using T = decltype(zero);
-    const Slot in = c.in(0), out = c.out(0);
+    const Slot in = c.in(0, order.layout(c.shape(0))), out = c.out(0, order.layout(c.out_shape(0)));
     kernel = [=](const Frame& f) {
       const T* from = f.at<T>(in);
       T* to = f.at<T>(out);
@@ -151,12 +153,13 @@ Kernel kernel(KernelContext& c) {
     return nullptr;
   }
   const Mode mode = mode_of(c);
-  if (mode == Mode::kConstant) return constant_kernel(c, borders);
+  const AxisOrder order = order_of_inputs(c);
+  if (mode == Mode::kConstant) return constant_kernel(c, order.sorted(borders), order);
   if (c.out_size(0) == 0) {
     c.out(0);
     return nothing_to_do();
   }
-  return mapped_kernel(c, borders, mode);
+  return mapped_kernel(c, order.sorted(borders), mode, order);
 }
 
 // constant: padding by the negated pads removes the border again.

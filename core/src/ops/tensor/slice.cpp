@@ -1,6 +1,7 @@
 // Slice, and SliceGrad (com.microsoft), which returns zeros with dY at the positions of the slice.
 #include <algorithm>
 
+#include "backend/cpu/axis_order.h"
 #include "backend/cpu/strided_copy.h"
 #include "op/gradient_expression.h"
 #include "op/standard_form.h"
@@ -18,8 +19,9 @@ struct Cut {
   bool whole = true;             // the whole tensor, in order
 };
 
-// starts, ends, axes, steps: attributes, or inputs from `first` on.
-Cut cut_of(const NodeContext& c, const Shape& shape, size_t first) {
+// starts, ends, axes, steps: attributes, or inputs from `first` on. Axes of the result are in the given
+// order, like those of `shape`.
+Cut cut_of(const NodeContext& c, const Shape& shape, size_t first, AxisOrder order = {}) {
   const int64_t rank = static_cast<int64_t>(shape.size());
   const auto starts = ints_of(c, "starts", first), ends = ints_of(c, "ends", first + 1);
   c.expect(starts && ends, "starts or ends are missing");
@@ -33,7 +35,7 @@ Cut cut_of(const NodeContext& c, const Shape& shape, size_t first) {
 
   Cut cut{shape, 0, strides_of(shape)};
   for (size_t i = 0; i < axes.size(); ++i) {
-    const size_t axis = static_cast<size_t>(axes[i]);
+    const size_t axis = order.place(static_cast<size_t>(axes[i]), shape.size());
     const int64_t dim = shape[axis], step = steps[i];
     c.expect(step != 0, "the step along axis ", axis, " is 0");
     if (dim == 0) continue;
@@ -56,13 +58,14 @@ Cut cut_of(const NodeContext& c, const Shape& shape, size_t first) {
 void slice_shape(ShapeContext& c) { c.output(0, c.dtype(0), cut_of(c, c.shape(0), 1).dims); }
 
 Kernel slice_kernel(KernelContext& c) {
-  const Cut cut = cut_of(c, c.shape(0), 1);
+  const AxisOrder order = order_of_inputs(c);
+  const Cut cut = cut_of(c, order.sorted(c.shape(0)), 1, order);
   if (cut.whole) {
     c.alias(0, 0);
     return nullptr;
   }
   const StridedCopy copy(width_of(c, 0), cut.dims, {cut.offset, cut.strides}, {0, strides_of(cut.dims)});
-  const Slot in = c.in(0), out = c.out(0);
+  const Slot in = c.in(0, order.layout(c.shape(0))), out = c.out(0, order.layout(c.out_shape(0)));
   return [=](const Frame& f) { copy(f.at<std::byte>(in), f.at<std::byte>(out)); };
 }
 
@@ -93,14 +96,15 @@ void slice_grad_shape(ShapeContext& c) {
 }
 
 Kernel slice_grad_kernel(KernelContext& c) {
-  const Cut cut = cut_of(c, c.out_shape(0), 2);
+  const AxisOrder order = order_of_inputs(c);
+  const Cut cut = cut_of(c, order.sorted(c.out_shape(0)), 2, order);
   if (cut.whole) {
     c.alias(0, 0);
     return nullptr;
   }
   const StridedCopy copy(width_of(c, 0), cut.dims, {0, strides_of(cut.dims)}, {cut.offset, cut.strides});
   const size_t bytes = static_cast<size_t>(c.out_size(0)) * width_of(c, 0);
-  const Slot dy = c.in(0), dx = c.out(0);
+  const Slot dy = c.in(0, order.layout(c.shape(0))), dx = c.out(0, order.layout(c.out_shape(0)));
   return [=](const Frame& f) {
     zero_bytes(f.at<std::byte>(dx), bytes);
     copy(f.at<std::byte>(dy), f.at<std::byte>(dx));

@@ -12,6 +12,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "backend/cpu/axis_order.h"
 #include "op/opset.h"
 #include "op/standard_form.h"
 #include "ops/common/decomposed.h"
@@ -509,12 +510,14 @@ void shape(ShapeContext& c, Form form) {
 }
 
 Kernel kernel(KernelContext& c, Form form) {
-  const Settings s = read_settings(c, form, c.shape(0), 0);
+  Settings s = read_settings(c, form, c.shape(0), 0);
   if (c.out_size(0) == 0) return c.out(0), nothing_to_do();
+  const AxisOrder order = order_of_inputs(c);
+  s.axes = order.sorted(s.axes);
   Kernel kernel;
   const bool floating = visit_floating(c.dtype(0), [&](auto zero) {
-    const Slot x = c.in(0);
-    kernel = run_passes<decltype(zero)>(c, s, false, x, c.out(0));
+    const Slot x = c.in(0, order.layout(c.shape(0)));
+    kernel = run_passes<decltype(zero)>(c, s, false, x, c.out(0, order.layout(c.out_shape(0))));
   });
   if (floating) return kernel;
   // Mode nearest only copies elements of any type.
@@ -537,12 +540,14 @@ void grad_shape(ShapeContext& c, Form form) {
 }
 
 Kernel grad_kernel(KernelContext& c, Form form) {
-  const Settings s = read_settings(c, form, c.shape(1), 1);
+  Settings s = read_settings(c, form, c.shape(1), 1);
   if (c.out_size(0) == 0) return c.out(0), nothing_to_do();
+  const AxisOrder order = order_of_inputs(c);
+  s.axes = order.sorted(s.axes);
   Kernel kernel;
   const bool known = visit_floating(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
-    const Slot dy = c.in(0), dx = c.out(0);
+    const Slot dy = c.in(0, order.layout(c.shape(0))), dx = c.out(0, order.layout(c.out_shape(0)));
     if (c.size(0) == 0)
       kernel = [=, bytes = static_cast<size_t>(c.out_size(0)) * sizeof(T)](const Frame& f) {
         zero_bytes(f.at<std::byte>(dx), bytes);
