@@ -1,5 +1,5 @@
-// The order of axes in memory, for operators that copy elements along axes without reading them. Such an
-// operator works on the sorted shapes as if all values were row-major.
+// The order of axes in memory, for operators that do the same along every axis: copies, broadcasting,
+// reductions. Such an operator works on sorted shapes as if all values were row-major.
 #pragma once
 
 #include <algorithm>
