@@ -2,7 +2,6 @@
 // reductions. Such an operator works on sorted shapes as if all values were row-major.
 #pragma once
 
-#include <algorithm>
 #include <vector>
 
 #include "backend/cpu/stored_layout.h"
@@ -18,7 +17,12 @@ struct AxisOrder {
   // The facts of the axes, from the outermost axis to the innermost.
   template <typename T>
   std::vector<T> sorted(std::vector<T> facts) const {
-    if (order == Order::kChannelsLast) std::rotate(facts.begin() + 1, facts.begin() + 2, facts.end());
+    if (order == Order::kChannelsLast)
+      for (size_t i = 2; i < facts.size(); ++i) {
+        const T channels = facts[i - 1];
+        facts[i - 1] = facts[i];
+        facts[i] = channels;
+      }
     return facts;
   }
   // The position of an axis among `rank` sorted axes.

@@ -53,13 +53,19 @@ HWY_INLINE V Passed(D d, V dy, V centered, const RowChannels& c, int64_t i, int6
 // Rows whose sums are in float. All lanes of these rows are added before the next rows are read.
 constexpr int64_t kRun = 32;
 
+// Not copied into the functions below, of which there are many.
+HWY_NOINLINE void add_to(double* to, const float* from, int64_t n) {
+  for (int64_t k = 0; k < n; ++k) to[k] += static_cast<double>(from[k]);
+}
+
 // Adds Σ dy and Σ dy (x - mean) over at most kRun rows of the `count` lanes from lane i on to `sum` and
-// `product`.
-template <bool kClips, typename T>
+// `product`. kWhole: the lanes are a whole vector, for which the code is much smaller.
+template <bool kClips, bool kWhole, typename T>
 void add_products(const T* dy, const T* x, int64_t rows, int64_t lanes, int64_t i, int64_t count,
                   const RowChannels& channels, double* sum, double* product) {
   constexpr int64_t kChains = 4;
   const hn::ScalableTag<float> d;
+  if constexpr (kWhole) count = static_cast<int64_t>(hn::Lanes(d));
   HWY_ALIGN float sums[hn::MaxLanes(d)], products[hn::MaxLanes(d)];
   const RowChannels c = channels;  // a copy, which no write to memory changes
   const auto middle = LoadUpTo(d, c.mean + i, count);
@@ -72,30 +78,40 @@ void add_products(const T* dy, const T* x, int64_t rows, int64_t lanes, int64_t 
     s = hn::Add(s, g);
     p = hn::MulAdd(g, centered, p);
   };
-  int64_t row = 0;
-  for (; row + kChains <= rows; row += kChains) {
-    add(row, s0, p0);
-    add(row + 1, s1, p1);
-    add(row + 2, s2, p2);
-    add(row + 3, s3, p3);
+  if constexpr (kWhole) {
+    int64_t row = 0;
+    for (; row + kChains <= rows; row += kChains) {
+      add(row, s0, p0);
+      add(row + 1, s1, p1);
+      add(row + 2, s2, p2);
+      add(row + 3, s3, p3);
+    }
+    for (; row < rows; ++row) add(row, s0, p0);
+  } else {
+    // As many short sums, which are as accurate, with less code.
+    for (int64_t chain = 0; chain < kChains; ++chain, s0 = hn::Add(s0, s1), p0 = hn::Add(p0, p1)) {
+      s1 = p1 = hn::Zero(d);
+      for (int64_t row = chain; row < rows; row += kChains) add(row, s1, p1);
+    }
+    s1 = p1 = hn::Zero(d);
   }
-  for (; row < rows; ++row) add(row, s0, p0);
   hn::Store(hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)), d, sums);
   hn::Store(hn::Add(hn::Add(p0, p1), hn::Add(p2, p3)), d, products);
-  for (int64_t k = 0; k < count; ++k) {
-    sum[i + k] += sums[k];
-    product[i + k] += products[k];
-  }
+  add_to(sum + i, sums, count);
+  add_to(product + i, products, count);
 }
 
 template <bool kClips, typename T>
 void add_rows(const T* dy, const T* x, int64_t rows, int64_t lanes, const RowChannels& channels, double* sum,
               double* product) {
-  for (int64_t row = 0; row < rows; row += kRun)
-    ForVectors<float>(lanes, [&](int64_t i, int64_t count) {
-      add_products<kClips>(dy + row * lanes, x + row * lanes, HWY_MIN(kRun, rows - row), lanes, i, count,
-                           channels, sum, product);
-    });
+  const auto width = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<float>()));
+  for (int64_t row = 0; row < rows; row += kRun, dy += kRun * lanes, x += kRun * lanes) {
+    const int64_t count = HWY_MIN(kRun, rows - row);
+    int64_t i = 0;
+    for (; i + width <= lanes; i += width)
+      add_products<kClips, true>(dy, x, count, lanes, i, width, channels, sum, product);
+    if (i < lanes) add_products<kClips, false>(dy, x, count, lanes, i, lanes - i, channels, sum, product);
+  }
 }
 
 // dx = factor (dy - a - b (x - mean)) on `rows` rows.
