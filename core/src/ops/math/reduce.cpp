@@ -141,8 +141,8 @@ Kernel rounded_integer_kernel(KernelContext& c, const Axes& axes, const ReduceRo
   };
 }
 
-// The order in which the input is read: as it is stored if the results are in row-major order then, that is,
-// unless channels and points are kept.
+// The order in which the input is read. If channels and points were kept, channels last would not give
+// results in row-major order.
 AxisOrder order_of_terms(const KernelContext& c, const std::vector<bool>& reduced) {
   if (reduced.size() < 3) return {};
   return reduced[1] || std::all_of(reduced.begin() + 2, reduced.end(), std::identity()) ? order_of_inputs(c)
