@@ -130,7 +130,8 @@ bool fuse_batch_normalization_clip(Model& model) {
     clip(gradient, "ClippedBatchNormalizationGrad");
     gradient.inputs[kGradDy] = found.dz;
     gradient.inputs.push_back(normalization.inputs[kBias]);
-    // The activation now produces the value that nothing reads, and is removed with the gradient of it.
+    // From here on, nothing reads the value between the two. The activation now produces this value, so it is
+    // removed as an unused node, and so is its gradient.
     std::swap(normalization.outputs[0], activation.outputs[0]);
     activation.inputs.assign(1, normalization.outputs[0]);
     activation.op_type = "Identity";

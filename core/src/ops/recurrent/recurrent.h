@@ -194,6 +194,7 @@ struct Columns {
 // all directions share.
 template <typename T>
 void transposed_product(const Recurrent& r, Columns<T> a, Columns<T> b, bool shared, T* y, int64_t y_step);
+
 // Sums over the rows of values that are kept as [D][rows, count].
 template <typename T>
 class RowSums {
@@ -209,6 +210,7 @@ class RowSums {
   Slot work_;
   int64_t directions_, rows_, count_;
 };
+
 // dX = sum over directions gates W
 template <typename T>
 void sequence_gradient(const Recurrent& r, const T* gates, const T* w, T* dx);

@@ -109,11 +109,11 @@ Kernel row_major_backward(KernelContext& c) {
   const BatchSizes sizes = sizes_of(c.shape(kGradX));
   const Slot dy = c.in(kGradDy), x = c.in(kGradX), scale = c.in(kGradScale);
   const Slot mean = c.in(kGradMean), inverse = c.in(kGradInverse);
+  const std::optional<ClipRange> range = clip_range(c.node());
+  const Slot bias = range ? c.in(kGradBias) : Slot{};
   const Slot dx = c.used_only_by(0, "") ? Slot{} : c.out_inplace(0, {kGradDy});
   const Slot dscale = c.out(1), dbias = c.out(2);
-  const std::optional<ClipRange> range = clip_range(c.node());
-  const Slot bias = range ? c.in(kGradBias) : Slot{},
-             passed = range ? c.scratch(static_cast<size_t>(c.size(kGradDy)) * sizeof(T)) : dy;
+  const Slot passed = range ? c.scratch(static_cast<size_t>(c.size(kGradDy)) * sizeof(T)) : dy;
   return [=](const Frame& f) {
     if (range)
       batch_clip_backward<T>(sizes, *range, f.at<const T>(dy), f.at<const T>(x), f.at<const T>(scale),
@@ -159,11 +159,11 @@ Kernel channels_last_backward(KernelContext& c) {
   const LayoutPtr layout = channels_last(c.shape(kGradX), kIsBf16<T>);
   const Slot dy = c.in(kGradDy, layout), x = c.in(kGradX, layout), scale = c.in(kGradScale);
   const Slot mean = c.in(kGradMean), inverse = c.in(kGradInverse);
+  const std::optional<ClipRange> range = clip_range(c.node());
+  const Slot bias = range ? c.in(kGradBias) : Slot{};
   const Slot dx = c.used_only_by(0, "") ? Slot{} : c.out_inplace(0, {kGradDy}, layout);
   const Slot dscale = c.out(1), dbias = c.out(2);
   const Slot scratch = c.scratch(channel_gradients_scratch(channels));
-  const std::optional<ClipRange> range = clip_range(c.node());
-  const Slot bias = range ? c.in(kGradBias) : Slot{};
   return [=](const Frame& f) {
     channel_gradients(channels, f.at<const T>(dy), f.at<const T>(x), f.at_or_null<T>(dx),
                       {f.at<const float>(scale), f.at<const float>(mean), f.at<const float>(inverse),

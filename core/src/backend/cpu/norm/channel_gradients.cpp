@@ -43,23 +43,26 @@ namespace ortrain::HWY_NAMESPACE {
 // Elements of dY, or 0 where the activation does not pass them on. `centered` is x - mean.
 template <bool kClips, class D, class V = Vec<D>>
 HWY_INLINE V Passed(D d, V dy, V centered, const RowChannels& c, int64_t i, int64_t count) {
-  if constexpr (!kClips) return dy;
-  const auto y = hn::MulAdd(centered, LoadUpTo(d, c.factor + i, count), LoadUpTo(d, c.bias + i, count));
-  const auto inside = hn::And(hn::Ge(y, hn::Set(d, c.range.low)), hn::Le(y, hn::Set(d, c.range.high)));
-  // Ne() is false if an operand is NaN.
-  return hn::IfThenElseZero(hn::AndNot(hn::Eq(y, hn::Set(d, c.range.excluded)), inside), dy);
+  if constexpr (kClips) {
+    const auto y = hn::MulAdd(centered, LoadUpTo(d, c.factor + i, count), LoadUpTo(d, c.bias + i, count));
+    const auto inside = hn::And(hn::Ge(y, hn::Set(d, c.range.low)), hn::Le(y, hn::Set(d, c.range.high)));
+    // Not hn::Ne(): it is false if an operand is NaN, as `excluded` is for Clip.
+    return hn::IfThenElseZero(hn::AndNot(hn::Eq(y, hn::Set(d, c.range.excluded)), inside), dy);
+  } else {
+    return dy;
+  }
 }
 
 // Rows whose sums are in float. All lanes of these rows are added before the next rows are read.
-constexpr int64_t kRun = 32;
+constexpr int64_t kSummedRows = 32;
 
-// Not copied into the functions below, of which there are many.
+// Not inlined: the functions below exist for many types and instruction sets.
 HWY_NOINLINE void add_to(double* to, const float* from, int64_t n) {
   for (int64_t k = 0; k < n; ++k) to[k] += static_cast<double>(from[k]);
 }
 
-// Adds Σ dy and Σ dy (x - mean) over at most kRun rows of the `count` lanes from lane i on to `sum` and
-// `product`. kWhole: the lanes are a whole vector, for which the code is much smaller.
+// Adds Σ dy and Σ dy (x - mean) over at most kSummedRows rows of the `count` lanes from lane i on to `sum`
+// and `product`. kWhole: the lanes are a whole vector, for which the code is much smaller.
 template <bool kClips, bool kWhole, typename T>
 void add_products(const T* dy, const T* x, int64_t rows, int64_t lanes, int64_t i, int64_t count,
                   const RowChannels& channels, double* sum, double* product) {
@@ -71,8 +74,8 @@ void add_products(const T* dy, const T* x, int64_t rows, int64_t lanes, int64_t 
   const auto middle = LoadUpTo(d, c.mean + i, count);
   auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0, p0 = s0, p1 = s0, p2 = s0, p3 = s0;
   const auto add = [&](int64_t row, auto& s, auto& p) HWY_ATTR {
-    hwy::Prefetch(x + (row + kRun) * lanes + i);
-    hwy::Prefetch(dy + (row + kRun) * lanes + i);
+    hwy::Prefetch(x + (row + kSummedRows) * lanes + i);
+    hwy::Prefetch(dy + (row + kSummedRows) * lanes + i);
     const auto centered = hn::Sub(LoadUpTo(d, x + row * lanes + i, count), middle);
     const auto g = Passed<kClips>(d, LoadUpTo(d, dy + row * lanes + i, count), centered, c, i, count);
     s = hn::Add(s, g);
@@ -88,7 +91,7 @@ void add_products(const T* dy, const T* x, int64_t rows, int64_t lanes, int64_t 
     }
     for (; row < rows; ++row) add(row, s0, p0);
   } else {
-    // As many short sums, which are as accurate, with less code.
+    // The same number of short sums, one after the other: as accurate, and less code.
     for (int64_t chain = 0; chain < kChains; ++chain, s0 = hn::Add(s0, s1), p0 = hn::Add(p0, p1)) {
       s1 = p1 = hn::Zero(d);
       for (int64_t row = chain; row < rows; row += kChains) add(row, s1, p1);
@@ -105,8 +108,8 @@ template <bool kClips, typename T>
 void add_rows(const T* dy, const T* x, int64_t rows, int64_t lanes, const RowChannels& channels, double* sum,
               double* product) {
   const auto width = static_cast<int64_t>(hn::Lanes(hn::ScalableTag<float>()));
-  for (int64_t row = 0; row < rows; row += kRun, dy += kRun * lanes, x += kRun * lanes) {
-    const int64_t count = HWY_MIN(kRun, rows - row);
+  for (int64_t row = 0; row < rows; row += kSummedRows, dy += kSummedRows * lanes, x += kSummedRows * lanes) {
+    const int64_t count = HWY_MIN(kSummedRows, rows - row);
     int64_t i = 0;
     for (; i + width <= lanes; i += width)
       add_products<kClips, true>(dy, x, count, lanes, i, width, channels, sum, product);
@@ -118,18 +121,18 @@ void add_rows(const T* dy, const T* x, int64_t rows, int64_t lanes, const RowCha
 template <bool kClips, typename T>
 void write_rows(const T* dy, const T* x, T* dx, int64_t rows, int64_t lanes, const RowChannels& channels,
                 const float* a, const float* b) {
-  constexpr int64_t kRun = 16;  // keeps the rows in the cache while all lanes are computed
+  constexpr int64_t kRows = 16;  // keeps the rows in the cache while all lanes are computed
   const hn::ScalableTag<float> d;
   const RowChannels c = channels;
-  for (int64_t begin = 0; begin < rows; begin += kRun) {
-    const int64_t end = HWY_MIN(begin + kRun, rows);
+  for (int64_t begin = 0; begin < rows; begin += kRows) {
+    const int64_t end = HWY_MIN(begin + kRows, rows);
     ForVectors<float>(lanes, [&](int64_t i, int64_t count) HWY_ATTR {
       const auto middle = LoadUpTo(d, c.mean + i, count), times = LoadUpTo(d, c.factor + i, count);
       const auto offset = LoadUpTo(d, a + i, count), coefficient = LoadUpTo(d, b + i, count);
       for (int64_t row = begin; row < end; ++row) {
         const int64_t at = row * lanes + i;
-        hwy::Prefetch(x + at + kRun * lanes);
-        hwy::Prefetch(dy + at + kRun * lanes);
+        hwy::Prefetch(x + at + kRows * lanes);
+        hwy::Prefetch(dy + at + kRows * lanes);
         const auto centered = hn::Sub(LoadUpTo(d, x + at, count), middle);
         const auto passed = Passed<kClips>(d, LoadUpTo(d, dy + at, count), centered, c, i, count);
         const auto g = hn::Sub(passed, offset);
