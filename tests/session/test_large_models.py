@@ -303,7 +303,7 @@ print(resident("VmHWM") - before)
 def check_export_of_all_weights(
     folder: pathlib.Path, sizes: dict[str, int], most: Callable[..., bool]
 ) -> None:
-    """Train all weights of a model with AdamW, and export them from the session and from a checkpoint with the moments."""
+    """Train all weights of a model with AdamW, and export and run them from a checkpoint with the moments."""
     given, trained, expected = folder / "large.onnx", folder / "artifacts", folder / "expected.onnx"
     size = model_over_2_gb(given, sizes)
     artifacts.generate_artifacts(
@@ -324,6 +324,12 @@ def check_export_of_all_weights(
         made = folder / "made.onnx"
         assert most(*peak_of("export", trained, made, "--output", "y", *options), size), options
         np.testing.assert_array_equal(run(made, x), outputs)
+    rows = folder / "rows.npz"
+    np.savez(rows, x=x, target=outputs)
+    assert most(*peak_of("evaluate", trained, "--data", rows), size)
+    # A prediction runs an exported model: the pages of both files are mapped, and the weights are in memory once.
+    _, grown = peak_of("predict", trained, "--data", rows, "--output", "y")
+    assert grown < 3.3 * size
 
 
 @needs_proc

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Callable
 
 import numpy as np
+import onnx
 import pytest
 from ortrain import OrtrainError, artifacts
-from ortrain.api import CheckpointState
+from ortrain.api import CheckpointState, Module
 from ortrain.onnxblock import optim
 from ortrain.trainer import Trainer
 from recorded import CASES, Fixture
@@ -70,6 +71,17 @@ def test_a_mapped_state_exports_what_a_loaded_one_does(
     assert mapped.evaluate(*fixture.batches[0]) == pytest.approx(
         loaded.evaluate(*fixture.batches[0]), rel=1e-5
     )
+    if getattr(optimizer, "ema", None) is not None:
+        averaged = mapped.evaluate(*fixture.batches[0])
+        for training in (loaded, mapped):
+            training.optimizer.use_average_weights(False)
+        assert mapped.evaluate(*fixture.batches[0]) == pytest.approx(
+            loaded.evaluate(*fixture.batches[0]), rel=1e-5
+        )
+        assert mapped.evaluate(*fixture.batches[0]) != averaged
+        for training in (loaded, mapped):
+            training.optimizer.use_average_weights(True)
+        assert mapped.evaluate(*fixture.batches[0]) == averaged
     for training, file in ((loaded, "loaded.onnx"), (mapped, "mapped.onnx")):
         training.module.export_model_for_inferencing(str(tmp_path / file), ["output"])
     assert (tmp_path / "loaded.onnx").read_bytes() == (tmp_path / "mapped.onnx").read_bytes()
@@ -111,6 +123,30 @@ def test_a_mapped_state_rejects_changes_and_keeps_its_values(change: str) -> Non
         CHANGES[change](training, fixture)
     for name, value in training.parameters().items():
         np.testing.assert_array_equal(value, before[name])
+
+
+def test_an_eval_model_that_changes_parameters_needs_a_loaded_checkpoint(tmp_path: pathlib.Path) -> None:
+    fixture = Fixture("resnet_bn")
+    checkpoint = fixture.path("checkpoint")
+    model = onnx.load(fixture.path("eval_model.onnx"))
+    for node in model.graph.node:
+        if node.op_type == "BatchNormalization":
+            node.op_type, node.domain = "BatchNormInternal", "com.microsoft"
+            node.output.extend([f"{node.name}_{k}" for k in range(5 - len(node.output))])
+            next(a for a in node.attribute if a.name == "training_mode").i = 1
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    onnx.save(model, tmp_path / "eval_model.onnx")
+    loaded, mapped = (
+        (state, Module(fixture.path("training_model.onnx"), state, tmp_path / "eval_model.onnx").eval())
+        for state in (CheckpointState.load_checkpoint(checkpoint), CheckpointState.map_checkpoint(checkpoint))
+    )
+    before = {name: parameter.data for name, parameter in loaded[0].parameters}
+    loaded[1](*fixture.batches[0])
+    assert any((parameter.data != before[name]).any() for name, parameter in loaded[0].parameters)
+    with pytest.raises(
+        OrtrainError, match=r'eval step, which updates the parameter ".*": the checkpoint is mapped'
+    ):
+        mapped[1](*fixture.batches[0])
 
 
 def test_a_save_while_a_checkpoint_is_mapped_does_not_change_it(tmp_path: pathlib.Path) -> None:

@@ -88,17 +88,31 @@ std::vector<ValueInfo> user_inputs(const Model& model, const CheckpointState& st
   return inputs;
 }
 
-// The parameters that neither training nor a kernel changes; running statistics are not among them.
-std::vector<std::string> fixed_parameters(const CheckpointState& state, const Model& train) {
+// The values that kernels of the model change, such as running statistics.
+std::unordered_set<std::string> updated_values(const Model& model) {
   std::unordered_set<std::string> updated;
-  for (const Node& node : train.graph.nodes) {
+  for (const Node& node : model.graph.nodes) {
     const Operator* op = find_operator(node.domain, node.op_type);
     for (size_t i = 0; op && i < node.inputs.size(); ++i)
       if (op->traits.updates >> i & 1) updated.insert(node.inputs[i]);
   }
+  return updated;
+}
+
+// One of the parameters that kernels of the model change; empty if there is none.
+std::string updated_parameter(const CheckpointState& state, const Model& model) {
+  const std::unordered_set<std::string> updated = updated_values(model);
+  for (const Parameter& p : state.parameters())
+    if (updated.contains(p.name)) return p.name;
+  return "";
+}
+
+// The parameters that no kernel of the model changes, nor an optimizer, if they are trained.
+std::vector<std::string> fixed_parameters(const CheckpointState& state, const Model& model, bool trained) {
+  const std::unordered_set<std::string> updated = updated_values(model);
   std::vector<std::string> fixed;
   for (const Parameter& p : state.parameters())
-    if (!p.trainable && !updated.contains(p.name)) fixed.push_back(p.name);
+    if (!(trained && p.trainable) && !updated.contains(p.name)) fixed.push_back(p.name);
   return fixed;
 }
 
@@ -240,9 +254,10 @@ struct TrainingSession::Impl {
   std::optional<Model> eval_model;  // as given too; exports use this one
   std::vector<ValueInfo> train_inputs, eval_inputs;
   std::unique_ptr<Stage> train, eval;
-  std::vector<std::string> fixed;  // parameters that no step changes
-  uint64_t fixed_version = 0;      // version of their values in the stages
-  uint64_t layouts_version = 0;    // version of the orders in which the stages expect trainable parameters
+  std::vector<std::string> fixed, fixed_in_eval;  // parameters that no step changes
+  std::string updated_by_eval;   // a parameter that eval steps change; empty if there is none
+  uint64_t fixed_version = 0;    // version of the fixed values in the stages
+  uint64_t layouts_version = 0;  // version of the orders in which the stages expect trainable parameters
   std::optional<Optimizer> optimizer;
   std::optional<Schedule> schedule;
   float learning_rate = 0;
@@ -328,21 +343,27 @@ struct TrainingSession::Impl {
   // unnecessary.
   bool bounds_gradients() const { return bounds && !(optimizer && optimizer->clips()); }
 
-  // The stages treat fixed parameters as constants: whatever depends only on them is computed once.
+  // The stages treat fixed parameters as constants: whatever depends only on them is computed once. In the
+  // eval stage of a mapped state, these are weights too.
   void make_stages(const CheckpointState& state) {
     fixed_version = state.frozen_version();
     layouts_version = state.layouts_version();
     std::unordered_map<std::string, LayoutPtr> layouts;
     for (const Parameter& p : state.parameters())
       if (p.layout) layouts[p.name] = layouts[p.name + std::string(kBufferSuffix)] = p.layout;
+    const std::optional<size_t> moment = eval_reads_average ? evaluated_moment(state) : std::nullopt;
     const auto make = [&](const char* what, const Model& given, const std::vector<ValueInfo>& inputs,
-                          size_t budget, const SessionOptions& options) {
+                          const std::vector<std::string>& constants, size_t budget,
+                          const SessionOptions& options) {
       Model model = given;
       remove_optional_outputs(model, options);
       std::vector<std::string> outputs = user_outputs(model);
       Graph& graph = model.graph;
-      for (const std::string& name : fixed)
-        if (graph.is_input(name)) graph.add_initializer(name, state.parameter(name).data);
+      for (const std::string& name : constants) {
+        const Parameter& p = state.parameter(name);
+        if (graph.is_input(name))
+          graph.add_initializer(name, p.trainable && moment ? p.moments[*moment] : p.data);
+      }
       std::erase_if(graph.inputs, [&](const ValueInfo& info) { return graph.is_initializer(info.name); });
       return std::make_unique<Stage>(what, std::move(model), inputs, std::move(outputs), arena, options,
                                      precision, budget, layouts);
@@ -354,10 +375,11 @@ struct TrainingSession::Impl {
     }
     rows->add_inputs(bounded.graph);
     rows->add_states(train_states);
-    train = make("training model", bounded, train_inputs, memory_budget, options);
+    train = make("training model", bounded, train_inputs, fixed, memory_budget, options);
     SessionOptions of_eval = options;
     of_eval.optimized_model_path.clear();  // the file is that of the training model
-    if (eval_model) eval = make("eval model", *eval_model, eval_inputs, 0, of_eval);  // it keeps nothing
+    constexpr size_t kNoBudget = 0;        // the eval model keeps nothing
+    if (eval_model) eval = make("eval model", *eval_model, eval_inputs, fixed_in_eval, kNoBudget, of_eval);
   }
 
   // Called after frozen parameters got new values, or after another session reordered parameters.
@@ -435,7 +457,11 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   expect_tensors(train_inputs, train);
   if (!s.options.custom_operators) check_operators(train, "training model");
   if (eval && !s.options.custom_operators) check_operators(*eval, "eval model");
-  if (is_on(kFoldFrozenParameters, s.options)) s.fixed = fixed_parameters(*state_, train);
+  if (is_on(kFoldFrozenParameters, s.options)) {
+    s.fixed = s.fixed_in_eval = fixed_parameters(*state_, train, true);
+    if (eval && state_->is_mapped()) s.fixed_in_eval = fixed_parameters(*state_, *eval, false);
+  }
+  if (eval) s.updated_by_eval = updated_parameter(*state_, *eval);
   s.train_model = std::move(train);
   s.eval_model = std::move(eval);
   s.train_inputs = std::move(train_inputs);
@@ -504,6 +530,8 @@ void TrainingSession::eval_step(std::span<const Tensor* const> inputs, std::span
   Impl& s = *impl_;
   require(s.eval != nullptr, ErrorCode::kNoModel,
           "eval step: the training session was created without an eval model");
+  if (state_->is_mapped() && !s.updated_by_eval.empty())
+    state_->require_writable(concat("eval step, which updates the parameter \"", s.updated_by_eval, "\""));
   require_values(*state_, "eval step");
   s.refresh_stages(*state_);
   s.bind_eval(*state_);

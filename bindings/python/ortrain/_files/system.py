@@ -9,6 +9,7 @@ recognize each other's temporary files.
 - ``remove_unlocked(path)`` removes a regular file unless a process has locked it.
 - ``set_mode(file, mode)`` gives a file its permissions; on Windows, it has those of its folder.
 - ``replace(path, target)`` gives a file another name in the same folder, and replaces a file of that name.
+- ``CAN_REPLACE_MAPPED_FILES`` tells whether ``replace`` works while a process maps the file of that name.
 - ``sync_folder(folder)`` makes new names in a folder durable, where the file system can.
 - ``memory_in_use()`` returns the bytes of memory that the process has, None if the system does not say.
 - ``processor_features()`` returns the instruction sets of the processor that the system can tell, with Linux' names.

@@ -12,6 +12,8 @@ from pathlib import Path
 
 assert sys.platform != "win32"
 
+CAN_REPLACE_MAPPED_FILES = True
+
 
 def open_to_read(path: str | os.PathLike[str]) -> int:
     """Open a file of any kind for reading."""

@@ -64,6 +64,8 @@ _kernel.K32GetProcessMemoryInfo.argtypes = [
     wintypes.DWORD,
 ]
 
+CAN_REPLACE_MAPPED_FILES = False
+
 _READ, _WRITE, _DELETE = 0x80000000, 0x40000000, 0x00010000  # rights of CreateFileW
 _SHARED = 1 | 2 | 4  # other processes may read, write and delete the file while it is open here
 _CREATE_NEW, _OPEN_EXISTING = 1, 3

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from ortrain.cli import app, results, running
-from ortrain.trainer import Trainer
 
 
 @app.command(
@@ -35,7 +34,7 @@ def command(
 ) -> None:
     """Compute loss and metrics of the artifacts in DIR on data."""
     read = results.chosen_checkpoint(running.artifacts_folder(folder), checkpoint)
-    trainer = Trainer(folder, metrics=metrics, checkpoint=read, threads=threads)
+    trainer = running.trainer_to_read(folder, read, metrics=metrics, threads=threads)
     rows = running.load_all(data, trainer, target, header)
     results.say_which(read, trainer)
     found = trainer.evaluate(rows, batch_size=batch)

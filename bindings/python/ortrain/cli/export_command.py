@@ -88,8 +88,8 @@ def command(
     # A model that is written again is read one tensor after another, which takes less memory.
     apart = external_data or into is not None or adapters != "inside"
     config = {"ortrain.external_data": "always"} if apart else {}
-    trainer = Trainer(
-        folder, outputs=list(outputs) or None, checkpoint=read, threads=threads, config=config, read_only=True
+    trainer = running.trainer_to_read(
+        folder, read, outputs=list(outputs) or None, threads=threads, config=config
     )
     if with_preprocessing:
         _check_preprocessing(trainer)

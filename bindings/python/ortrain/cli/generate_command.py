@@ -18,7 +18,6 @@ from ortrain.inference_session import InferenceSession
 from ortrain.options import SessionOptions
 from ortrain.text import Generated, InputNames, Tokenizer, generate
 from ortrain.text.inputs import forms_of
-from ortrain.trainer import Trainer
 
 
 @app.command(
@@ -121,7 +120,7 @@ def command(
                 f"--adapter is for an exported model, found the folder of artifacts {source}"
             )
         read = results.chosen_checkpoint(running.artifacts_folder(source), checkpoint)
-        model = Trainer(source, checkpoint=read, threads=threads)
+        model = running.trainer_to_read(source, read, threads=threads)
         results.say_which(read, model)
         stored = model.preprocessing
         inputs = language_models.input_names(model, names)

@@ -10,7 +10,6 @@ from ortrain.cli import app, language_models, results, running
 from ortrain.cli.datasets import files_of_rows, load
 from ortrain.cli.predictions import KINDS, Predictions
 from ortrain.cli.wanted import Wanted
-from ortrain.trainer import Trainer
 
 
 @app.command(
@@ -45,7 +44,7 @@ def command(
     For a folder of images, the name of the file comes first. A language model writes text with `ortrain generate`.
     """
     read_from = results.chosen_checkpoint(running.artifacts_folder(folder), checkpoint)
-    trainer = Trainer(folder, outputs=list(outputs) or None, checkpoint=read_from, threads=threads)
+    trainer = running.trainer_to_read(folder, read_from, outputs=list(outputs) or None, threads=threads)
     if language_models.takes_text(trainer, data, None):
         raise ValueError(
             f"predict computes outputs for rows of numbers, but {folder} has a language model and {data} has text: "

@@ -12,6 +12,7 @@ import click
 import numpy as np
 
 from ortrain import _ortrain
+from ortrain._files.system import system
 from ortrain._support.counts import counted
 from ortrain._support.places import DATA, known_lines
 from ortrain._support.session_config import used_entries, without_effect
@@ -201,6 +202,14 @@ def artifacts_folder(path: Path) -> Path:
     if not path.exists():
         raise FileNotFoundError(f"DIR: there is no folder {path}")
     return path
+
+
+def trainer_to_read(folder: Path, checkpoint: Path, **settings: Any) -> Trainer:
+    """Return a trainer that evaluates, predicts and exports, without memory for training where the system allows it.
+
+    A mapped checkpoint takes less memory, but must not keep a run in another process from replacing it.
+    """
+    return Trainer(folder, checkpoint=checkpoint, read_only=system.CAN_REPLACE_MAPPED_FILES, **settings)
 
 
 def scaled(rows: Any, trainer: Trainer) -> Any:
