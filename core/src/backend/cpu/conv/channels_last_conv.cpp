@@ -600,7 +600,7 @@ void ChannelsLastConvolution::forward_points(int64_t points, const float* x, con
                                              const float* bias, const Activation& activation,
                                              float* y) const {
   const Share share{{0, 1, 0, 1, 0, points}, 0,   0, divided(forward_.columns, functions().panel), x,
-                    forward_.depth,          true};
+                    forward_.depth,          false};
   compute(forward_, share, packed, {bias, {}, activation}, y);
 }
 

@@ -54,9 +54,10 @@ struct TileEnd {
   }
 };
 
-// Where the rows of a tile begin in A and C: at a constant distance, or each at its own offset.
+// Where the rows of a tile begin in A and C: at a constant distance, or each at its own offset. kEnds says
+// whether sums may go through a TileEnd; products that never do are smaller.
 struct EvenRows {
-  static constexpr bool kListed = false;
+  static constexpr bool kListed = false, kEnds = false;
   int64_t a_row, c_row;
 
   int64_t a(int64_t row) const { return row * a_row; }
@@ -64,8 +65,11 @@ struct EvenRows {
   int64_t a_after(int64_t row, int64_t rows) const { return a(row + rows); }
   int64_t c_after(int64_t row, int64_t rows) const { return c(row + rows); }
 };
+struct EndedRows : EvenRows {
+  static constexpr bool kEnds = true;
+};
 struct ListedRows {
-  static constexpr bool kListed = true;
+  static constexpr bool kListed = true, kEnds = true;
   int64_t a_row, c_row;  // of a line
   int64_t a_places[6], c_places[6];
 
@@ -278,7 +282,7 @@ ORTRAIN_ONCE void WriteLast(int64_t rows, const T* sums, const Where& where, T* 
     const int64_t place = where.c(r) + column;
     auto sum = hn::Load(d, sums + r * LanesOf<T>());
     if (add) sum = hn::Add(sum, LoadUpTo(d, c + place, columns));
-    if constexpr (Where::kListed) {
+    if constexpr (Where::kEnds) {
       if (end) sum = Ended(*end, sum, place, column, columns);
     }
     StoreUpTo(sum, d, c + place, columns);
@@ -383,7 +387,7 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, const Where& where, int64_t
     if (v + 1 < V || whole) {                                             \
       const int64_t place = where.c(r) + v * lanes;                       \
       if (add) c##r##v = hn::Add(c##r##v, hn::LoadU(d, c + place));       \
-      if constexpr (Where::kListed) {                                     \
+      if constexpr (Where::kEnds) {                                       \
         if (end) c##r##v = Ended(*end, c##r##v, place, v * lanes, lanes); \
       }                                                                   \
       hn::StoreU(c##r##v, d, c + place);                                  \
@@ -452,12 +456,11 @@ struct AlongListed {  // the elements of a row are contiguous, and each row has 
 // too, and 0.95 to 0.98 on an idle core, where loops of 64 take up to 1.03 (Zen 3). With SSE4, gcc would keep
 // sums in memory.
 template <template <typename> class Left, class How, class Where, typename T>
-ORTRAIN_ONCE void WholeTile(const Depth& depth, const T* a, const Where& where, int64_t a_column, const T* b,
-                            T* c, bool add, [[maybe_unused]] const TileEnd<T>* end = nullptr) {
+HWY_INLINE void WholeTile(const Depth& depth, const T* a, const Where& at, int64_t a_column, const T* b, T* c,
+                          bool add, [[maybe_unused]] const TileEnd<T>* end) {
   constexpr int R = 6, V = 2;
   const hn::ScalableTag<T> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), row = V * lanes;
-  const Where at = where;  // a copy: gcc would read `where` again after each write to C
   ORTRAIN_ZERO_SUMS
   for (int r = 0; r < R; ++r) PrefetchSums<V>(c + at.c_after(r, R));
   const T* b_start = b;
@@ -477,17 +480,42 @@ ORTRAIN_ONCE void WholeTile(const Depth& depth, const T* a, const Where& where, 
     for (; k > 0; --k, left.move(1), b += row) ORTRAIN_PASS(ORTRAIN_ELEMENT, 0, row)
   }
 #undef ORTRAIN_ELEMENT
+  if constexpr (Where::kEnds) {
+    if (end && end->bias && !end->addend && !add) {  // a convolution in one segment
+      const auto bias0 = hn::LoadU(d, end->bias), bias1 = hn::LoadU(d, end->bias + lanes);
+      const auto low = hn::Set(d, end->low), high = hn::Set(d, end->high);
+#define ORTRAIN_SUM(r, v) \
+  if constexpr (v < V)    \
+    hn::StoreU(ClipTo(d, hn::Add(c##r##v, v == 0 ? bias0 : bias1), low, high), d, c + at.c(r) + v * lanes);
+      ORTRAIN_EACH_SUM
+#undef ORTRAIN_SUM
+      return;
+    }
+  }
 #define ORTRAIN_SUM(r, v)                                               \
   if constexpr (v < V) {                                                \
     const int64_t place = at.c(r) + v * lanes;                          \
     if (add) c##r##v = hn::Add(c##r##v, hn::LoadU(d, c + place));       \
-    if constexpr (Where::kListed) {                                     \
+    if constexpr (Where::kEnds) {                                       \
       if (end) c##r##v = Ended(*end, c##r##v, place, v * lanes, lanes); \
     }                                                                   \
     hn::StoreU(c##r##v, d, c + place);                                  \
   }
   ORTRAIN_EACH_SUM
 #undef ORTRAIN_SUM
+}
+
+// The tiles of `m` rows, a multiple of 6 and for listed rows 6.
+template <template <typename> class Left, class How, class Where, typename T>
+ORTRAIN_ONCE void WholeTiles(int64_t m, const Depth& depth, const T* a, const Where& where, int64_t a_column,
+                             const T* b, T* c, bool add, const TileEnd<T>* end = nullptr) {
+  const Where at = where;  // a copy: gcc would read `where` again after each write to C
+  if constexpr (Where::kListed) {
+    WholeTile<Left, How>(depth, a, at, a_column, b, c, add, end);
+  } else {
+    for (; m > 0; m -= 6, a += at.a(6), c += at.c(6))
+      WholeTile<Left, How>(depth, a, at, a_column, b, c, add, end);
+  }
 }
 #endif
 
@@ -513,14 +541,14 @@ ORTRAIN_ONCE void Rows(int64_t m, const Depth& depth, const T* a, int64_t a_row,
                        int64_t b_row, T* c, int64_t c_row, int64_t columns, bool add, T scale) {
   const EvenRows where{a_row, c_row};
 #if HWY_TARGET == HWY_AVX2
-  const bool along = a_column == 1;
-  if (V == 2 && b_row == 2 * LanesOf<T>() && columns >= b_row && scale == T{1} && !depth.prefetches) {
-    for (; m >= 6 && (along || a_row == 1); m -= 6, a += 6 * a_row, c += 6 * c_row) {
-      if (along)
-        WholeTile<AlongRows, How>(depth, a, where, a_column, b, c, add);
-      else
-        WholeTile<AlongColumns, How>(depth, a, where, a_column, b, c, add);
-    }
+  if (V == 2 && b_row == 2 * LanesOf<T>() && columns >= b_row && scale == T{1} && !depth.prefetches &&
+      (a_column == 1 || a_row == 1)) {
+    const int64_t whole = m / 6 * 6;
+    if (a_column == 1)
+      WholeTiles<AlongRows, How>(whole, depth, a, where, a_column, b, c, add);
+    else
+      WholeTiles<AlongColumns, How>(whole, depth, a, where, a_column, b, c, add);
+    m -= whole, a += where.a(whole), c += where.c(whole);
   }
 #endif
   EachTile(m, [&](auto rows, int64_t i) HWY_ATTR {
@@ -560,8 +588,16 @@ template <int V, typename T>
 ORTRAIN_ONCE void RowsOfLines(const Lines& lines, const Depth& depth, const T* a, const T* b, int64_t b_row,
                               T* c, int64_t columns, bool add, const TileEnd<T>* end) {
   const LinePlace* line = lines.lines;
-  int64_t column = 0;
-  EachTile(lines.count * lines.columns, [&](auto rows, int64_t) HWY_ATTR {
+  int64_t column = 0, m = lines.count * lines.columns;
+#if HWY_TARGET == HWY_AVX2
+  const bool whole = V == 2 && b_row == 2 * LanesOf<T>() && columns >= b_row && !depth.prefetches;
+  if (whole && lines.count == 1) {
+    column = m / 6 * 6, m -= column;
+    const EndedRows where{{lines.a_row, lines.c_row}};
+    WholeTiles<AlongRows, MultiplyAdd>(column, depth, a + line->a, where, 1, b, c + line->c, add, end);
+  }
+#endif
+  EachTile(m, [&](auto rows, int64_t) HWY_ATTR {
     constexpr int R = decltype(rows)::value;
     ListedRows where{lines.a_row, lines.c_row, {}, {}};
     for (int r = 0; r < R; ++r) {
@@ -571,8 +607,7 @@ ORTRAIN_ONCE void RowsOfLines(const Lines& lines, const Depth& depth, const T* a
     }
 #if HWY_TARGET == HWY_AVX2
     if constexpr (R == 6 && V == 2) {
-      if (b_row == 2 * LanesOf<T>() && columns >= b_row && !depth.prefetches)
-        return WholeTile<AlongListed, MultiplyAdd>(depth, a, where, 1, b, c, add, end);
+      if (whole) return WholeTiles<AlongListed, MultiplyAdd>(6, depth, a, where, 1, b, c, add, end);
     }
 #endif
     Tile<R, V>(depth, a, where, 1, b, b_row, c, columns, add, T{1}, end);
