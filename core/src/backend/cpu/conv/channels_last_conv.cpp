@@ -442,7 +442,7 @@ void ChannelsLastConvolution::multiply(const ConvPass& p, const Share& share, co
   each_segment(p, unit_, [&](const Segment& s) {
     // Only the first panel prefetches, and only lines that were not copied: all other lines are in the cache.
     const Depth depth{s.k / unit_, s.count, s.step / unit_, s.rows / unit_ * stored,
-                      share.in_place && panel == share.begin};
+                      share.prefetches && panel == share.begin};
     ++number;
     f.product(lines, n, depth, share.lines + s.from / unit_, weights + s.row / unit_ * stored, stored, sums,
               add || number > 1, number == p.segments ? end : nullptr);
@@ -599,8 +599,10 @@ void ChannelsLastConvolution::forward(StoredInput x, const float* packed, const 
 void ChannelsLastConvolution::forward_points(int64_t points, const float* x, const float* packed,
                                              const float* bias, const Activation& activation,
                                              float* y) const {
-  const Share share{{0, 1, 0, 1, 0, points}, 0,   0, divided(forward_.columns, functions().panel), x,
-                    forward_.depth,          false};
+  // A separable convolution has just computed X, or reads it in order, so that processors prefetch it
+  // themselves. With AVX2, tiles that prefetch are slower than those that do not.
+  const Share share{{0, 1, 0, 1, 0, points}, 0, 0, divided(forward_.columns, functions().panel), x,
+                    forward_.depth};
   compute(forward_, share, packed, {bias, {}, activation}, y);
 }
 

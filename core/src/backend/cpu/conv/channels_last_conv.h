@@ -95,7 +95,7 @@ class ChannelsLastConvolution {
     int64_t group = 0, begin = 0, end = 0;
     const float* lines = nullptr;
     int64_t point = 0;
-    bool in_place = false;  // the lines are the source itself
+    bool prefetches = false;  // the lines may have to come from memory: they are the source itself
   };
 
   // A part of the gradient of W: filters of a group, and `depth` of its channels from `channel` on.
