@@ -505,7 +505,8 @@ HWY_INLINE void WholeTile(const Depth& depth, const T* a, const Where& at, int64
 #undef ORTRAIN_SUM
 }
 
-// The tiles of `m` rows, a multiple of 6 and for listed rows 6.
+// The tiles of `m` rows, a multiple of 6; exactly 6 if they are listed. They follow each other without a
+// call: sums of few products take little longer than one.
 template <template <typename> class Left, class How, class Where, typename T>
 ORTRAIN_ONCE void WholeTiles(int64_t m, const Depth& depth, const T* a, const Where& where, int64_t a_column,
                              const T* b, T* c, bool add, const TileEnd<T>* end = nullptr) {
