@@ -52,6 +52,8 @@ struct TileEnd {
   TileEnd at(int64_t column) const {
     return {bias ? bias + column : nullptr, addend ? addend + column : nullptr, low, high};
   }
+  // For the same columns, `elements` of C later.
+  TileEnd later(int64_t elements) const { return {bias, addend ? addend + elements : nullptr, low, high}; }
 };
 
 // Where the rows of a tile begin in A and C: at a constant distance, or each at its own offset. kEnds says
@@ -514,8 +516,9 @@ ORTRAIN_ONCE void WholeTiles(int64_t m, const Depth& depth, const T* a, const Wh
   if constexpr (Where::kListed) {
     WholeTile<Left, How>(depth, a, at, a_column, b, c, add, end);
   } else {
-    for (; m > 0; m -= 6, a += at.a(6), c += at.c(6))
-      WholeTile<Left, How>(depth, a, at, a_column, b, c, add, end);
+    TileEnd<T> here = end ? *end : TileEnd<T>{};
+    for (; m > 0; m -= 6, a += at.a(6), c += at.c(6), here = here.later(at.c(6)))
+      WholeTile<Left, How>(depth, a, at, a_column, b, c, add, end ? &here : nullptr);
   }
 }
 #endif
@@ -595,7 +598,9 @@ ORTRAIN_ONCE void RowsOfLines(const Lines& lines, const Depth& depth, const T* a
   if (whole && lines.count == 1) {
     column = m / 6 * 6, m -= column;
     const EndedRows where{{lines.a_row, lines.c_row}};
-    WholeTiles<AlongRows, MultiplyAdd>(column, depth, a + line->a, where, 1, b, c + line->c, add, end);
+    const TileEnd<T> here = end ? end->later(line->c) : TileEnd<T>{};
+    WholeTiles<AlongRows, MultiplyAdd>(column, depth, a + line->a, where, 1, b, c + line->c, add,
+                                       end ? &here : nullptr);
   }
 #endif
   EachTile(m, [&](auto rows, int64_t) HWY_ATTR {
