@@ -327,7 +327,7 @@ def check_export_of_all_weights(
     rows = folder / "rows.npz"
     np.savez(rows, x=x, target=outputs)
     assert most(*peak_of("evaluate", trained, "--data", rows), size)
-    # A prediction runs an exported model: the pages of both files are mapped, and the weights are in memory once.
+    # A prediction exports the model and runs that: the pages of two files count, and the weights of a session.
     _, grown = peak_of("predict", trained, "--data", rows, "--output", "y")
     assert grown < 3.3 * size
 

@@ -205,9 +205,9 @@ def artifacts_folder(path: Path) -> Path:
 
 
 def trainer_to_read(folder: Path, checkpoint: Path, **settings: Any) -> Trainer:
-    """Return a trainer that evaluates, predicts and exports, without memory for training where the system allows it.
+    """Return a trainer that evaluates, predicts and exports.
 
-    A mapped checkpoint takes less memory, but must not keep a run in another process from replacing it.
+    It maps the checkpoint, which takes less memory, unless that would keep a run in another process from saving.
     """
     return Trainer(folder, checkpoint=checkpoint, read_only=system.CAN_REPLACE_MAPPED_FILES, **settings)
 
