@@ -132,10 +132,11 @@ void TransposedWeights(const WinogradSizes& s, const float* w, Interval depth, I
                        const TilePanels& u) {
   const F32 d;
   const int64_t lanes = LanesOf<float>();
+  constexpr int64_t kAhead = 4;  // with 1, the gradient of 512 channels of 4 x 4 takes 1.06 (Zen 3)
   for (int64_t i = depth.begin; i < depth.end; ++i)
     for (int64_t j = columns.begin; j < columns.end; j += lanes) {
       const float* from = w + i * 9 * s.filters + j;
-      for (int64_t tap = 0; tap < 9; ++tap) hwy::Prefetch(from + (9 + tap) * s.filters);
+      for (int64_t tap = 0; tap < 9; ++tap) hwy::Prefetch(from + (9 * kAhead + tap) * s.filters);
       int64_t width;
       float* to = PanelOf(u, j - columns.begin, columns.size(), width) + (i - u.first) * width;
       StoreSquare<typename Tile::Window>(
@@ -151,6 +152,20 @@ void Weights(const WinogradSizes& s, const float* w, bool transposed, Interval d
              : ForwardWeights<Tile>(s, w, depth, columns, u);
 }
 
+// Prefetches `size` x `size` values with channels last at `channel`, in rows of `across`, for the next tile,
+// without the columns before `first`. Processors do not foresee these addresses: with 64 channels of 32 x 32,
+// the convolution and its gradients take 0.86 to 0.91 of the time (16 images, one thread, Zen 3).
+template <typename T>
+HWY_INLINE void PrefetchTile(const T* next, int64_t across, int64_t channels, int first, int size,
+                             int64_t channel) {
+  if (channel * sizeof(T) % 64 != 0) return;  // the line of the channel before
+  HWY_UNROLL(1)
+  for (int r = 0; r < size; ++r) {
+    HWY_UNROLL(1)
+    for (int k = first; k < size; ++k) hwy::Prefetch(next + (r * across + k) * channels + channel);
+  }
+}
+
 template <class Tile, typename T>
 void DataOf(const WinogradSizes& s, const T* x, Interval tiles, const TileMatrices& v) {
   const F32 d;
@@ -159,7 +174,12 @@ void DataOf(const WinogradSizes& s, const T* x, Interval tiles, const TileMatric
     const TilePlace place(s, t);
     const int64_t h = place.row - s.top, l = place.column - s.left;
     const bool inside = h >= 0 && l >= 0 && h + Tile::kTaps <= s.height && l + Tile::kTaps <= s.width;
+    const TilePlace after(s, HWY_MIN(t + 1, tiles.end - 1));
+    const T* next =
+        x + ((after.image * s.height + after.row - s.top) * s.width + after.column - s.left) * s.channels;
     for (int64_t c = 0; c < s.channels; c += lanes) {
+      // The first two columns are mostly the last ones of this tile.
+      PrefetchTile(next, s.width, s.channels, 2, Tile::kTaps, c);
       const T* image = x + place.image * s.height * s.width * s.channels + c;
       float* to = v.data + (t - tiles.begin) * v.row + c;
       const auto element = [&](int r, int k) HWY_ATTR {
@@ -179,15 +199,17 @@ void DataOf(const WinogradSizes& s, const T* x, Interval tiles, const TileMatric
   }
 }
 
+// Panels of U with kProducts rows stay in the first-level cache; they take 16 KiB with AVX2.
 template <class Tile>
 void Products(int64_t tiles, Interval columns, const TileMatrices& v, const TilePanels& u, bool add,
               const TileMatrices& m) {
+  constexpr int64_t kProducts = HWY_TARGET == HWY_AVX2 ? kDepth : Tile::kDepth;
   for (int64_t e = 0; e < Tile::kTaps * Tile::kTaps; ++e)
-    for (int64_t begin = 0; begin < u.depth; begin += Tile::kDepth)
+    for (int64_t begin = 0; begin < u.depth; begin += kProducts)
       Multiply<float>(tiles, v.data + e * v.step + begin, v.row, 1,
                       {u.data + e * u.step, u.depth, columns.size(), begin,
-                       HWY_MIN(begin + Tile::kDepth, u.depth), 0, columns.size()},
-                      m.data + e * m.step, m.row, add || begin > 0, false);
+                       HWY_MIN(begin + kProducts, u.depth), 0, columns.size()},
+                      m.data + e * m.step, m.row, add || begin > 0, false, 1.0f, 0, Tile::kDepth);
 }
 
 template <class Tile, typename T>
@@ -198,7 +220,10 @@ void ResultsOf(const WinogradSizes& s, const TileMatrices& m, Interval tiles, In
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
     const TilePlace at(s, t);
     const int64_t rows = s.rows - at.row, across = s.columns - at.column;
+    const TilePlace after(s, HWY_MIN(t + 1, tiles.end - 1));
+    const T* next = y + ((after.image * s.rows + after.row) * s.columns + after.column) * s.filters;
     for (int64_t c = columns.begin; c < columns.end; c += lanes) {
+      PrefetchTile(next, s.columns, s.filters, 0, Tile::kResults, c);
       const float* from = m.data + (t - tiles.begin) * m.row + (c - columns.begin);
       const auto shift = bias ? hn::LoadU(d, bias + c) : hn::Zero(d);
       T* to = y + ((at.image * s.rows + at.row) * s.columns + at.column) * s.filters + c;
@@ -224,7 +249,10 @@ void OutputGradientsOf(const WinogradSizes& s, const T* dy, Interval tiles, Inte
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
     const TilePlace at(s, t);
     const int64_t rows = s.rows - at.row, across = s.columns - at.column;
+    const TilePlace after(s, HWY_MIN(t + 1, tiles.end - 1));
+    const T* next = dy + ((after.image * s.rows + after.row) * s.columns + after.column) * s.filters;
     for (int64_t c = columns.begin; c < columns.end; c += lanes) {
+      PrefetchTile(next, s.columns, s.filters, 0, Tile::kResults, c);
       const T* from = dy + ((at.image * s.rows + at.row) * s.columns + at.column) * s.filters + c;
       int64_t width;
       float* to = PanelOf(z, c - columns.begin, columns.size(), width) + (t - tiles.begin) * width;

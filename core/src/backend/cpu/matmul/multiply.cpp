@@ -181,15 +181,13 @@ void Direct(const ProductPart<T>& p) {
 
 template <typename T>
 void Blocks(const ProductPart<T>& p) {
-  constexpr int64_t kRowPad = 64 / sizeof(T);
   const int64_t lanes = LanesOf<T>();
   const int64_t depth = HWY_MIN(kDepth, p.k), columns = HWY_MIN(kBlockColumns<T>, p.n);
   const int64_t rows = HWY_MIN(tuning::kBlockRows, p.m);
   // A single panel reads each element of A once, so that copying them first would take longer.
   const bool packs_a = is_far<T>(p.a.column) && p.n > kPanel * lanes;
-  const int64_t packed_row = (depth + lanes - 1) / lanes * lanes + kRowPad;
   const int64_t b_elements = depth * ((columns + lanes - 1) / lanes * lanes);
-  T* packed = PackingMemory<T>(b_elements + (packs_a ? rows * packed_row : 0));
+  T* packed = PackingMemory<T>(b_elements + (packs_a ? (rows + 5) / 6 * StoredTile<T>(depth) : 0));
   T* packed_a = packed + b_elements;
   for (int64_t j = 0; j < p.n; j += columns)
     for (int64_t l = 0; l < p.k; l += depth) {
@@ -204,11 +202,11 @@ void Blocks(const ProductPart<T>& p) {
         const T* a = p.a.data + i * p.a.row + l * p.a.column;
         int64_t a_row = p.a.row, a_column = p.a.column;
         if (packs_a) {
-          StoreByRows(a, a_column, m, k, packed_a, packed_row);
-          a = packed_a, a_row = packed_row, a_column = 1;
+          StoreByTiles(a, a_column, m, k, packed_a, StoredTile<T>(k));
+          a = packed_a, a_row = 1, a_column = 6;
         }
         Multiply<T>(m, a, a_row, a_column, {packed, k, n, 0, k, 0, n}, p.c.data + i * p.c.row + j, p.c.row,
-                    p.add || l > 0, false, p.alpha);
+                    p.add || l > 0, false, p.alpha, packs_a ? StoredTile<T>(k) : 0);
       }
     }
 }
