@@ -116,7 +116,7 @@ int64_t LanesOf() {
 
 // packed = B, whose row i begins at b + i * row.
 template <typename T>
-void PackAlong(const T* b, int64_t row, int64_t k, int64_t n, T* packed) {
+ORTRAIN_ONCE void PackAlong(const T* b, int64_t row, int64_t k, int64_t n, T* packed) {
   const hn::ScalableTag<T> d;
   const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
   // If rows are far apart, the processor does not prefetch them itself.
@@ -260,7 +260,7 @@ constexpr int64_t StoredTile(int64_t k) {
 // and tiles are `tile` elements apart. If A is transposed into rows instead, gradients of 256 x 256 to 256 x
 // 1024 weights with 1024 samples take up to 1.1 of the time (AVX2).
 template <typename T>
-void StoreByTiles(const T* a, int64_t column, int64_t m, int64_t k, T* to, int64_t tile) {
+ORTRAIN_ONCE void StoreByTiles(const T* a, int64_t column, int64_t m, int64_t k, T* to, int64_t tile) {
   const hn::CappedTag<T, 4> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   constexpr int64_t kAhead = 8, kLine = 64 / sizeof(T);
@@ -614,9 +614,11 @@ ORTRAIN_ONCE void Rows(int64_t m, const Depth& depth, const T* a, int64_t a_row,
   if (V == 2 && b_row == 2 * LanesOf<T>() && columns >= b_row && scale == T{1} &&
       (depth.block > 0 || !depth.prefetches) && (a_column == 1 || a_row == 1)) {
     const int64_t whole = m / 6 * 6;
-    if (depth.block > 0)
+    // Only Winograd's products come in blocks, and only products of numbers from tiles.
+    constexpr bool kNumbers = std::is_same_v<How, MultiplyAdd>;
+    if (kNumbers && std::is_same_v<T, float> && depth.block > 0)
       TilesInBlocks<How>(whole, depth, a, where, b, c, add);
-    else if (depth.a_tile > 0)
+    else if (kNumbers && depth.a_tile > 0)
       WholeTiles<AlongTiles, How>(whole, depth, a, where, a_column, b, c, add);
     else if (a_column == 1)
       WholeTiles<AlongRows, How>(whole, depth, a, where, a_column, b, c, add);
@@ -629,10 +631,12 @@ ORTRAIN_ONCE void Rows(int64_t m, const Depth& depth, const T* a, int64_t a_row,
   const int64_t step = depth.block > 0 ? depth.block : depth.k;
   for (int64_t k = 0; k < depth.k; k += step) {
     part.k = HWY_MIN(step, depth.k - k);
+    const T* tile = a + k * a_column;
     EachTile(m, [&](auto rows, int64_t i) HWY_ATTR {
-      Tile<decltype(rows)::value, V, How>(part, a + i / 6 * where.a_tile + where.a(i % 6) + k * a_column,
-                                          where, a_column, b + k * b_row, b_row, c + where.c(i), columns,
-                                          add || k > 0, scale);
+      constexpr int R = decltype(rows)::value;
+      Tile<R, V, How>(part, tile, where, a_column, b + k * b_row, b_row, c + where.c(i), columns,
+                      add || k > 0, scale);
+      tile += R == 6 ? where.a_tile : where.a(R);
     });
   }
 }
