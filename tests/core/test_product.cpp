@@ -140,6 +140,18 @@ TEMPLATE_TEST_CASE("Products of integers wrap around", "", int32_t, int64_t, uin
   on_every_target([] { check_sizes<TestType>({1, static_cast<TestType>(-3)}, {0, 1, 7}); });
 }
 
+// Its rows are copied by tiles, since elements of a row are far apart.
+TEMPLATE_TEST_CASE("A large left operand may be stored by columns", "", float, double) {
+  on_every_target([] {
+    std::mt19937 random(5);
+    for (int64_t m : {131, 175, 342})
+      for (int64_t n : {65, 130})
+        for (int64_t k : {1, 7, 256, 300})
+          for (TestType beta : {0, 1})
+            check<TestType>({m, n, k, true, n == 130, k % 3, TestType{1}, beta}, random);
+  });
+}
+
 TEST_CASE("A row or column of a product may lie anywhere") {
   std::mt19937 random(6);
   on_every_target([&] {
