@@ -611,12 +611,13 @@ ORTRAIN_ONCE void Rows(int64_t m, const Depth& depth, const T* a, int64_t a_row,
                        int64_t b_row, T* c, int64_t c_row, int64_t columns, bool add, T scale) {
   const EvenRows where{a_row, c_row, depth.a_tile > 0 ? depth.a_tile : 6 * a_row};
 #if HWY_TARGET == HWY_AVX2
+  // Other products, which nothing needs in these forms, take the slower paths.
+  constexpr bool kNumbers = std::is_same_v<How, MultiplyAdd>,
+                 kBlocks = kNumbers && sizeof(T) == sizeof(float);
   if (V == 2 && b_row == 2 * LanesOf<T>() && columns >= b_row && scale == T{1} &&
-      (depth.block > 0 || !depth.prefetches) && (a_column == 1 || a_row == 1)) {
+      (depth.block > 0 ? kBlocks : !depth.prefetches) && (a_column == 1 || a_row == 1)) {
     const int64_t whole = m / 6 * 6;
-    // Only Winograd's products come in blocks, and only products of numbers from tiles.
-    constexpr bool kNumbers = std::is_same_v<How, MultiplyAdd>;
-    if (kNumbers && std::is_same_v<T, float> && depth.block > 0)
+    if (kBlocks && depth.block > 0)
       TilesInBlocks<How>(whole, depth, a, where, b, c, add);
     else if (kNumbers && depth.a_tile > 0)
       WholeTiles<AlongTiles, How>(whole, depth, a, where, a_column, b, c, add);
