@@ -29,6 +29,7 @@ bool fuse_swish(Model& model);
 bool hoist_invariants(Model& model);
 bool hoist_selection(Model& model);
 bool inline_if(Model& model);
+bool pool_activation_gradients(Model& model);
 bool remove_identity(Model& model);
 bool save_activation_derivatives(Model& model);
 bool schedule_weight_gradients(Model& model);

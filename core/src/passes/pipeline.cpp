@@ -66,6 +66,8 @@ constexpr Pass kSessionPasses[] = {
     {"fuse_clip_gradient", needing({"Cast"}, fuse_clip_gradient)},
     // After fuse_clip_gradient, whose node this pass replaces.
     {"fuse_batch_normalization_clip", needing({"BatchNormInternal"}, fuse_batch_normalization_clip)},
+    // After fuse_batch_normalization_clip, which looks for the gradient of the activation next to its own.
+    {"pool_activation_gradients", needing({"MaxPoolGrad"}, pool_activation_gradients)},
     // Before fuse_product: this brings an addend after a transposition next to its product.
     {"fold_transpose", needing({"Transpose"}, fold_transpose)},
     // Models whose artifacts were not made here still have the separate steps of Gelu.
