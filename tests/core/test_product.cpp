@@ -152,48 +152,6 @@ TEMPLATE_TEST_CASE("A large left operand may be stored by columns", "", float, d
   });
 }
 
-// Every way to compute a product, and tiles and panels of all sizes; the same bits as separate operations.
-TEST_CASE("A bias, an addend, limits and a factor may follow a product") {
-  on_every_target([] {
-    std::mt19937 random(8);
-    int number = 0;
-    for (int64_t m : {1, 5, 13, 80, 175})
-      for (int64_t n : {2, 15, 64, 70, 530})
-        for (int64_t k : {1, 33, 300})
-          for (int way = 0; way < 4; ++way, ++number) {
-            Matrix<float> a(m, k, way % 2 == 1, 1), b(k, n, way / 2 == 1, 0), wanted(m, n, false, 3),
-                addend(m, n, false, 3), factor(m, n, false, 3), bias(1, n, false, 0);
-            fill(a, random), fill(b, random), fill(addend, random), fill(factor, random), fill(bias, random);
-            const bool clips = number % 3 == 0;
-            const float alpha = number % 7 == 0 ? 0.5f : 1.0f, low = -2, high = 5;
-            multiply<float>(m, n, k, alpha, a.view(), b.view(), 0, wanted.data.data(), wanted.row());
-            Matrix<float> found(m, n, false, 3);
-            fill(found, random);
-            TileEnd<float> end;
-            if (number % 2 < 1) end.bias = bias.data.data();
-            if (number % 4 < 2) end.addend = addend.data.data();
-            if (number % 5 < 2) end.factor = factor.data.data();
-            if (clips) end.low = low, end.high = high;
-            const ThreadScope scope(3);
-            multiply_and_end(m, n, k, alpha, a.view(), b.view(), found.data.data(), found.row(), end, 3);
-            INFO(m << " x " << n << " x " << k << ", way " << way << ", number " << number);
-            for (int64_t i = 0; i < m; ++i)
-              for (int64_t j = 0; j < n; ++j) {
-                float y = wanted.at(i, j);
-                if (end.bias) y += bias.at(0, j);
-                if (end.addend) y += addend.at(i, j);
-                if (clips) y = std::clamp(y, low, high);
-                if (end.factor) y *= factor.at(i, j);
-                if (found.at(i, j) != y) FAIL("differs at " << i << ", " << j);
-              }
-            for (int64_t i = 0; i < m; ++i)
-              for (int64_t j = n; j < found.line(); ++j)
-                if (!std::isnan(found.data[static_cast<size_t>(i * found.line() + j)]))
-                  FAIL("writes beyond C");
-          }
-  });
-}
-
 TEST_CASE("A row or column of a product may lie anywhere") {
   std::mt19937 random(6);
   on_every_target([&] {

@@ -61,10 +61,15 @@ void EvenProduct(int64_t m, int64_t n, const Depth& depth, const float* a, int64
 template <class How>
 void ProductInPairs(const Lines& lines, int64_t n, const Depth& depth, const float* a, const float* b,
                     int64_t b_row, float* c, bool add, const TileEnd<float>* end) {
+  const hn::ScalableTag<float> d;
   for (const LinePlace* line = lines.lines; line < lines.lines + lines.count; ++line) {
     Panel<float, How>(lines.columns, n, depth, a + line->a, lines.a_row, 1, b, b_row, c + line->c,
                       lines.c_row, add, false, 1.0f);
-    for (int64_t i = 0; end && i < lines.columns; ++i) EndRow(n, line->c + i * lines.c_row, c, *end);
+    for (int64_t i = 0; end && i < lines.columns; ++i)
+      ForVectors<float>(n, [&](int64_t j, int64_t count) HWY_ATTR {
+        const int64_t place = line->c + i * lines.c_row + j;
+        StoreUpTo(Ended(*end, LoadUpTo(d, c + place, count), place, j, count), d, c + place, count);
+      });
   }
 }
 

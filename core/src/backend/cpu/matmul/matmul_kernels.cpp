@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "backend/cpu/elementwise/functions.h"
-#include "backend/cpu/matmul/multiply.h"
 #include "backend/cpu/matmul/product.h"
 #include "runtime/broadcast.h"
 
@@ -126,43 +125,6 @@ Kernel tail_kernel(const KernelContext& c, const std::vector<TailOperand>& tail,
   };
 }
 
-// Operands of a TileEnd.
-struct EndSlots {
-  Slot bias, addend, factor;
-};
-
-bool tiles_can_end(const KernelContext& c, const Product& p) {
-  return c.dtype(0) == DType::kFloat && p.batch.empty() && p.n > 1 && p.k > 0;
-}
-
-// The tail in the form of a TileEnd, if it has one: a row, an addend of the product's shape, a factor of that
-// shape.
-std::optional<EndSlots> end_of(const std::vector<TailOperand>& tail, const std::vector<Slot>& operands) {
-  EndSlots end;
-  for (size_t i = 0; i < tail.size(); ++i) {
-    if (tail[i].input != kFactor && tail[i].row && !end.bias.defined() && !end.addend.defined())
-      end.bias = operands[i];
-    else if (tail[i].input != kFactor && tail[i].full && !end.addend.defined())
-      end.addend = operands[i];
-    else if (tail[i].input == kFactor && tail[i].full)
-      end.factor = operands[i];
-    else
-      return std::nullopt;
-  }
-  return end;
-}
-
-Kernel ended_kernel(const Product& p, float alpha, Slot a, Slot b, const EndSlots& end, Slot y) {
-  const MatrixView<const float> a_view{nullptr, p.a_row, p.a_column}, b_view{nullptr, p.b_row, p.b_column};
-  return [=, m = p.m, n = p.n, k = p.k](const Frame& f) {
-    TileEnd<float> tile_end{f.at_or_null<const float>(end.bias), f.at_or_null<const float>(end.addend)};
-    tile_end.factor = f.at_or_null<const float>(end.factor);
-    multiply_and_end(m, n, k, alpha, {f.at<const float>(a), a_view.row, a_view.column},
-                     {f.at<const float>(b), b_view.row, b_view.column}, f.at<float>(y), n, tile_end,
-                     max_threads());
-  };
-}
-
 // A product into `y` with our own loops.
 Kernel plain_kernel(const KernelContext& c, const Product& p, float alpha, Slot a, Slot b, const Addend& bias,
                     Slot y) {
@@ -184,12 +146,6 @@ Kernel product_kernel(KernelContext& c, float alpha, Addend bias, const std::vec
   std::vector<Slot> operands;
   for (const TailOperand& operand : tail) operands.push_back(c.in(operand.input));
   const Slot y = bias.kind == Bias::kFull ? c.out_inplace(0, {2}) : c.out(0);
-  if (tiles_can_end(c, p)) {
-    if (bias.kind == Bias::kRow && bias.beta == 1)
-      return ended_kernel(p, alpha, a, b, {bias.slot, {}, {}}, y);
-    const std::optional<EndSlots> end = end_of(tail, operands);
-    if (end && !tail.empty()) return ended_kernel(p, alpha, a, b, *end, y);
-  }
   if (tail.empty()) return plain_kernel(c, p, alpha, a, b, bias, y);
   const Shape shape = product_shape(c);
   const Slot product = shape == c.out_shape(0)

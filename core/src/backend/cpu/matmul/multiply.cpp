@@ -38,8 +38,7 @@ enum class ProductWay {
   kPacked,  // tiles that read B from packed panels
 };
 
-// C = or += alpha A B, and then `end` if it is not null: that of a whole product, whose part begins at the
-// given row and column.
+// C = or += alpha A B.
 template <typename T>
 struct ProductPart {
   ProductWay way;
@@ -48,10 +47,6 @@ struct ProductPart {
   MatrixView<const T> a, b;
   MatrixView<T> c;  // its column stride is 1, or m is
   bool add;
-  const TileEnd<T>* end = nullptr;  // for floats, if the column stride of C is 1
-  int64_t row = 0, column = 0;
-
-  TileEnd<T> end_at(int64_t i, int64_t j) const { return end->at(column + j).later((row + i) * c.row); }
 };
 
 template <typename T>
@@ -184,25 +179,6 @@ void Direct(const ProductPart<T>& p) {
   }
 }
 
-// Whether the tiles of Blocks() apply what follows the sums.
-template <typename T>
-bool tiles_end(const ProductPart<T>& p) {
-  return std::is_same_v<T, float> && p.end && p.a.column == 1 && p.alpha == T{1};
-}
-
-// C [m, n] = or += A B and then `end`, with B packed and elements of a row of A contiguous.
-void MultiplyAndEnd(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, const float* packed,
-                    float* c, int64_t c_row, bool add, const TileEnd<float>& end) {
-  const int64_t lanes = LanesOf<float>(), width = kPanel * lanes;
-  const LinePlace line{0, 0};
-  for (int64_t j = 0; j < n; j += width) {
-    const int64_t columns = HWY_MIN(width, n - j), stored = (columns + lanes - 1) / lanes * lanes;
-    const TileEnd<float> here = end.at(j);
-    PanelOfLines<float>({&line, 1, m, a_row, c_row}, columns, {.k = k, .prefetches = j == 0}, a,
-                        packed + j * k, stored, c + j, add, &here);
-  }
-}
-
 template <typename T>
 void Blocks(const ProductPart<T>& p) {
   const int64_t lanes = LanesOf<T>();
@@ -228,13 +204,6 @@ void Blocks(const ProductPart<T>& p) {
         if (packs_a) {
           StoreByTiles(a, a_column, m, k, packed_a, StoredTile<T>(k));
           a = packed_a, a_row = 1, a_column = 6;
-        }
-        if constexpr (std::is_same_v<T, float>) {
-          if (tiles_end(p) && l + k == p.k) {
-            MultiplyAndEnd(m, n, k, a, a_row, packed, p.c.data + i * p.c.row + j, p.c.row, p.add || l > 0,
-                           p.end_at(i, j));
-            continue;
-          }
         }
         Multiply<T>(m, a, a_row, a_column, {packed, k, n, 0, k, 0, n}, p.c.data + i * p.c.row + j, p.c.row,
                     p.add || l > 0, false, p.alpha, packs_a ? StoredTile<T>(k) : 0);
@@ -317,11 +286,6 @@ void Compute(const ProductPart<T>& p) {
     Transposed(p);
   else
     Blocks(p);
-  if constexpr (std::is_same_v<T, float>) {
-    const bool ended = p.way == ProductWay::kPacked && tiles_end(p);
-    for (int64_t i = 0; p.end && !ended && i < p.m; ++i)
-      EndRow(p.n, 0, p.c.data + i * p.c.row, p.end_at(i, 0));
-  }
 }
 
 template <typename T>
@@ -404,7 +368,7 @@ Grid grid_of(int64_t m, int64_t n, int64_t panel, int64_t a_block, int64_t threa
 
 template <typename T>
 void multiply_typed(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, MatrixView<const T> b,
-                    T beta, T* c, int64_t c_row, int threads, const TileEnd<T>* tile_end = nullptr) {
+                    T beta, T* c, int64_t c_row, int threads) {
   if (m <= 0 || n <= 0) return;
   if (k <= 0 || beta != T{0}) scale_rows(m, n, beta, c, c_row);
   if (k <= 0) return;
@@ -430,6 +394,7 @@ void multiply_typed(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T
   const ProductKernel<T> kernel = kernel_of<T>();
   const int64_t work = m * n * k / tuning::kMultiplications + m * k + k * n + m * n;
   const bool packs_a = way == ProductWay::kPacked && is_far<T>(a.column) && n > kernel.panel;
+  // Two threads share work of one and a half grains.
   const Grid grid = grid_of(m, n, kernel.panel, packs_a ? kBlockColumns<T> : 0,
                             std::clamp<int64_t>((work + kGrain / 2) / kGrain, 1, threads));
   const int64_t tiles = ceil_divide(m, kTileRows), panels = ceil_divide(n, kernel.panel);
@@ -449,10 +414,7 @@ void multiply_typed(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T
                   {a.data + row * a.row, a.row, a.column},
                   {b.data + column * b.column, b.row, b.column},
                   {to.data + row * to.row + column * to.column, to.row, to.column},
-                  beta != T{0},
-                  tile_end,
-                  row,
-                  column});
+                  beta != T{0}});
     }
   });
 }
@@ -473,12 +435,6 @@ void multiply(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, M
   } else {
     multiply_typed<T>(m, n, k, alpha, a, b, beta, c, c_row, threads);
   }
-}
-
-void multiply_and_end(int64_t m, int64_t n, int64_t k, float alpha, MatrixView<const float> a,
-                      MatrixView<const float> b, float* c, int64_t c_row, const TileEnd<float>& end,
-                      int threads) {
-  multiply_typed<float>(m, n, k, alpha, a, b, 0.0f, c, c_row, threads, &end);
 }
 
 template <typename T>

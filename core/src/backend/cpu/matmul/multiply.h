@@ -13,8 +13,6 @@
 
 #include <cstdint>
 
-#include "backend/cpu/matmul/tile_end.h"
-
 namespace ortrain {
 
 // A matrix in memory: element (i, j) is data[i * row + j * column]; one of the strides or sizes is 1.
@@ -32,12 +30,6 @@ struct MatrixView {
 template <typename T>
 void multiply(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, MatrixView<const T> b, T beta,
               T* c, int64_t c_row, int threads = 1);
-
-// C = alpha A B and then `end`, with at least one product and two columns. The number of threads does not
-// change a bit of C.
-void multiply_and_end(int64_t m, int64_t n, int64_t k, float alpha, MatrixView<const float> a,
-                      MatrixView<const float> b, float* c, int64_t c_row, const TileEnd<float>& end,
-                      int threads = 1);
 
 // A right operand that many products read is packed once. [k, n] takes packed_size(k, n) elements. Types:
 // float and double.

@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "backend/cpu/matmul/tile_end.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 
 #ifndef ORTRAIN_PRODUCT_TYPES
@@ -43,6 +42,21 @@ struct LinePlace {
 struct Lines {
   const LinePlace* lines;
   int64_t count, columns, a_row, c_row;
+};
+
+// The operations after the sums: C = C + bias + addend, clipped to [low, high], where NaN stays. The bias has
+// an element for each column, and the addend's elements are at the same offsets as those of C; both may be
+// null.
+template <typename T>
+struct TileEnd {
+  const T *bias, *addend;
+  T low, high;
+
+  TileEnd at(int64_t column) const {
+    return {bias ? bias + column : nullptr, addend ? addend + column : nullptr, low, high};
+  }
+  // For the same columns, `elements` of C later.
+  TileEnd later(int64_t elements) const { return {bias, addend ? addend + elements : nullptr, low, high}; }
 };
 
 // Where the rows of a tile begin in A and C: at a constant distance, or each at its own offset. kEnds says
@@ -296,26 +310,7 @@ HWY_INLINE Vec<hn::ScalableTag<T>> Ended(const TileEnd<T>& end, Vec<hn::Scalable
   const hn::ScalableTag<T> d;
   if (end.bias) sum = hn::Add(sum, LoadUpTo(d, end.bias + column, count));
   if (end.addend) sum = hn::Add(sum, LoadUpTo(d, end.addend + place, count));
-  sum = ClipTo(d, sum, hn::Set(d, end.low), hn::Set(d, end.high));
-  return end.factor ? hn::Mul(sum, LoadUpTo(d, end.factor + place, count)) : sum;
-}
-
-// Applies `end` to sums that are in memory, `columns` of a row that is `place` elements after C's first.
-template <typename T>
-ORTRAIN_ONCE void EndRow(int64_t columns, int64_t place, T* c, const TileEnd<T>& end) {
-  const hn::ScalableTag<T> d;
-  const int64_t lanes = LanesOf<T>();
-  for (int64_t j = 0; j < columns; j += lanes, place += lanes) {
-    const int64_t count = HWY_MIN(lanes, columns - j);
-    StoreUpTo(Ended(end, LoadUpTo(d, c + place, count), place, j, count), d, c + place, count);
-  }
-}
-
-// Prefetches what `end` reads for a tile of V vectors.
-template <int V, class Where, typename T>
-HWY_INLINE void PrefetchEnd(int64_t rows, const Where& where, const TileEnd<T>& end) {
-  for (int64_t r = 0; end.addend && r < rows; ++r) PrefetchSums<V>(end.addend + where.c(r));
-  for (int64_t r = 0; end.factor && r < rows; ++r) PrefetchSums<V>(end.factor + where.c(r));
+  return ClipTo(d, sum, hn::Set(d, end.low), hn::Set(d, end.high));
 }
 
 // C [rows, columns] = or += `sums`, with a vector for each row, and then `end` if it is not null. `column` is
@@ -378,21 +373,16 @@ ORTRAIN_ONCE void WriteLast(int64_t rows, const T* sums, const Where& where, T* 
 
 // C [R, V vectors] = or += scale A B, A's element (i, p) at a[where.a(i) + p * a_column], rows of B `b_row`
 // apart. Only the first `columns` of C are written; they fill all vectors except possibly the last. Listed
-// rows, whose elements are contiguous in A, then go through `end` if it is not null: sums of six rows while
-// they are in registers, and those of fewer rows, which are rare, in memory, so that the code is smaller. The
-// sums of the next tile are prefetched.
+// rows, whose elements are contiguous in A, then go through `end` if it is not null. The sums of the next
+// tile are prefetched.
 template <int R, int V, class How = MultiplyAdd, class Where, typename T>
 HWY_INLINE void Tile(const Depth& depth, const T* a, const Where& where, int64_t a_column, const T* b,
                      int64_t b_row, T* c, int64_t columns, bool add, T scale = 1,
                      [[maybe_unused]] const TileEnd<T>* end = nullptr) {
   const hn::ScalableTag<T> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  constexpr bool kEndsHere = Where::kEnds && R == 6;
   ORTRAIN_ZERO_SUMS
   for (int r = 0; r < R; ++r) PrefetchSums<V>(c + where.c_after(r, R));
-  if constexpr (kEndsHere) {
-    if (end) PrefetchEnd<V>(R, where, *end);
-  }
   constexpr int64_t kLine = 64 / sizeof(T);
   const T *a_start = a, *b_start = b;
   for (int64_t time = 0; time < depth.count; ++time, a = a_start += depth.a, b = b_start += depth.b)
@@ -438,7 +428,7 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, const Where& where, int64_t
     if (v + 1 < V || whole) {                                             \
       const int64_t place = where.c(r) + v * lanes;                       \
       if (add) c##r##v = hn::Add(c##r##v, hn::LoadU(d, c + place));       \
-      if constexpr (kEndsHere) {                                          \
+      if constexpr (Where::kEnds) {                                       \
         if (end) c##r##v = Ended(*end, c##r##v, place, v * lanes, lanes); \
       }                                                                   \
       hn::StoreU(c##r##v, d, c + place);                                  \
@@ -448,10 +438,7 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, const Where& where, int64_t
   }
   ORTRAIN_EACH_SUM
 #undef ORTRAIN_SUM
-  if (!whole) WriteLast(R, last, where, c, column, columns - column, add, kEndsHere ? end : nullptr);
-  if constexpr (Where::kEnds && !kEndsHere) {
-    for (int r = 0; end && r < R; ++r) EndRow(columns, where.c(r), c, *end);
-  }
+  if (!whole) WriteLast(R, last, where, c, column, columns - column, add, end);
 }
 
 #if HWY_TARGET == HWY_AVX2
@@ -526,9 +513,6 @@ HWY_INLINE void WholeTile(const Depth& depth, const T* a, const Where& at, int64
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), row = V * lanes;
   ORTRAIN_ZERO_SUMS
   for (int r = 0; r < R; ++r) PrefetchSums<V>(c + at.c_after(r, R));
-  if constexpr (Where::kEnds) {
-    if (end) PrefetchEnd<V>(R, at, *end);
-  }
   const T* b_start = b;
 #define ORTRAIN_ELEMENT(r, p) left.at(r, p)
   for (int64_t time = depth.count; time > 0; --time, a += depth.a, b = b_start += depth.b) {
@@ -547,7 +531,7 @@ HWY_INLINE void WholeTile(const Depth& depth, const T* a, const Where& at, int64
   }
 #undef ORTRAIN_ELEMENT
   if constexpr (Where::kEnds) {
-    if (end && end->bias && !end->addend && !end->factor && !add) {  // a convolution in one segment
+    if (end && end->bias && !end->addend && !add) {  // a convolution in one segment
       const auto bias0 = hn::LoadU(d, end->bias), bias1 = hn::LoadU(d, end->bias + lanes);
       const auto low = hn::Set(d, end->low), high = hn::Set(d, end->high);
 #define ORTRAIN_SUM(r, v) \
@@ -558,23 +542,15 @@ HWY_INLINE void WholeTile(const Depth& depth, const T* a, const Where& at, int64
       return;
     }
   }
-  // All loads before all stores.
-#define ORTRAIN_SUM(r, v) \
-  if constexpr (v < V) c##r##v = hn::Add(c##r##v, hn::LoadU(d, c + at.c(r) + v * lanes));
-  if (add) {
-    ORTRAIN_EACH_SUM
+#define ORTRAIN_SUM(r, v)                                               \
+  if constexpr (v < V) {                                                \
+    const int64_t place = at.c(r) + v * lanes;                          \
+    if (add) c##r##v = hn::Add(c##r##v, hn::LoadU(d, c + place));       \
+    if constexpr (Where::kEnds) {                                       \
+      if (end) c##r##v = Ended(*end, c##r##v, place, v * lanes, lanes); \
+    }                                                                   \
+    hn::StoreU(c##r##v, d, c + place);                                  \
   }
-#undef ORTRAIN_SUM
-  if constexpr (Where::kEnds) {
-#define ORTRAIN_SUM(r, v) \
-  if constexpr (v < V) c##r##v = Ended(*end, c##r##v, at.c(r) + v * lanes, v * lanes, lanes);
-    if (end) {
-      ORTRAIN_EACH_SUM
-    }
-#undef ORTRAIN_SUM
-  }
-#define ORTRAIN_SUM(r, v) \
-  if constexpr (v < V) hn::StoreU(c##r##v, d, c + at.c(r) + v * lanes);
   ORTRAIN_EACH_SUM
 #undef ORTRAIN_SUM
 }
@@ -728,8 +704,8 @@ ORTRAIN_ONCE void RowsOfLines(const Lines& lines, const Depth& depth, const T* a
 // C [rows, n] = or += A B where n is at most a panel, for rows in lines, whose elements are contiguous in A;
 // then `end` if it is not null.
 template <typename T>
-ORTRAIN_ONCE void PanelOfLines(const Lines& lines, int64_t n, const Depth& depth, const T* a, const T* b,
-                               int64_t b_row, T* c, bool add, const TileEnd<T>* end) {
+void PanelOfLines(const Lines& lines, int64_t n, const Depth& depth, const T* a, const T* b, int64_t b_row,
+                  T* c, bool add, const TileEnd<T>* end) {
   if (lines.count == 1 && !end) {
     const LinePlace& line = *lines.lines;
     Panel<T>(lines.columns, n, depth, a + line.a, lines.a_row, 1, b, b_row, c + line.c, lines.c_row, add,
