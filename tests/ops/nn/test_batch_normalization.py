@@ -38,6 +38,7 @@ SHAPES = [
     (3, 1, 1, 1),
     (1, 2, 3, 3),
     (8, 20, 3, 5),
+    (20_000, 7),  # several pieces of rows for each thread
 ]
 
 

@@ -159,6 +159,12 @@ inline constexpr int64_t kFewQueries = 2;
 // the gradient instead of being recomputed. Time is flat from 2 to 8, so the memory decides.
 inline constexpr int64_t kKeptKeys = 2;
 
+// Batch normalization.
+
+// Floats of the rows that the second pass takes at a time, from the last ones to the first. Derived: 256 KiB,
+// a part of a second-level cache. Flat from 2^14 to 2^18.
+inline constexpr int64_t kRowsFromLast = 1 << 16;
+
 // Winograd's convolution.
 
 // Bytes of a thread's own cache, for its working set, and of the data that are transformed for all threads.

@@ -183,16 +183,9 @@ void run(const ChannelLayout& layout, const T* dy, const T* x, T* dx, const Chan
     b[c] = static_cast<float>(product / count * inverse);
   }
   if (!dx) return;
-  // Divides the rows of all blocks, so that every thread has work even with a single block.
-  const int64_t lanes = layout.lanes;
-  parallel_for(layout.outer * layout.blocks * layout.rows, 2 * lanes, [&](int64_t begin, int64_t end) {
-    while (begin < end) {
-      const int64_t stop = std::min(end, (begin / layout.rows + 1) * layout.rows);
-      const int64_t channel = begin / layout.rows % layout.blocks * lanes, at = begin * lanes;
-      functions.write(dy + at, x + at, dx + at, stop - begin, lanes, of_rows.from(channel), a + channel,
-                      b + channel);
-      begin = stop;
-    }
+  rows_from_last(layout, [&](int64_t at, int64_t rows, int64_t channel) {
+    functions.write(dy + at, x + at, dx + at, rows, layout.lanes, of_rows.from(channel), a + channel,
+                    b + channel);
   });
 }
 

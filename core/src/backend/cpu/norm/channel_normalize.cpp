@@ -48,16 +48,10 @@ void run(const ChannelLayout& layout, const T* x, const ChannelScaling& channels
   for (int64_t c = 0; c < layout.channels(); ++c)
     // The gradient computes the same bits, since it has to know which results were clipped.
     factors[c] = channels.scale[c] * (1.0f / std::sqrt(channels.variance[c] + channels.epsilon));
-  const int64_t lanes = layout.lanes;
   const ClipRange range = channels.range ? *channels.range : ClipRange{};
-  parallel_for(layout.outer * layout.blocks * layout.rows, 2 * lanes, [&](int64_t begin, int64_t end) {
-    while (begin < end) {
-      const int64_t stop = std::min(end, (begin / layout.rows + 1) * layout.rows);
-      const int64_t channel = begin / layout.rows % layout.blocks * lanes, at = begin * lanes;
-      normalize(x + at, y + at, stop - begin, lanes, channels.mean + channel, factors + channel,
-                channels.bias + channel, range);
-      begin = stop;
-    }
+  rows_from_last(layout, [&](int64_t at, int64_t rows, int64_t channel) {
+    normalize(x + at, y + at, rows, layout.lanes, channels.mean + channel, factors + channel,
+              channels.bias + channel, range);
   });
 }
 

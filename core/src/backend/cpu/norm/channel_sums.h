@@ -1,10 +1,12 @@
-// Two sums for every channel of a tensor, in an order that does not depend on the number of threads.
+// Two sums for every channel of a tensor, in an order that does not depend on the number of threads, and a
+// second pass over the rows.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cpu/tuning.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -51,6 +53,23 @@ void channel_sums(const ChannelLayout& layout, double* sums, Add&& add) {
                });
   for (int64_t part = 1; part < kChannelParts; ++part)
     for (int64_t i = 0; i < 2 * channels; ++i) sums[i] += sums[2 * part * channels + i];
+}
+
+// Calls f(at, rows, channel) for pieces of all rows: `rows` consecutive rows of the lanes from `channel` on,
+// which begin at element `at`. Each thread begins with the rows that it has read last in channel_sums, since
+// they may still be in a cache.
+template <typename F>
+void rows_from_last(const ChannelLayout& layout, F&& f) {
+  const int64_t lanes = layout.lanes;
+  if (lanes == 0) return;
+  const int64_t most = std::max<int64_t>(1, tuning::kRowsFromLast / lanes);
+  parallel_for(layout.outer * layout.blocks * layout.rows, 2 * lanes, [&](int64_t begin, int64_t end) {
+    while (begin < end) {
+      const int64_t first = std::max({begin, end - most, (end - 1) / layout.rows * layout.rows});
+      f(first * lanes, end - first, first / layout.rows % layout.blocks * lanes);
+      end = first;
+    }
+  });
 }
 
 }  // namespace ortrain
