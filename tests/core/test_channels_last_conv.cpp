@@ -139,6 +139,8 @@ const std::vector<ConvSizes> kCases = {
     {9, 70, 6, 1, {kNone, axis(4, 3, 1, 1, 1, 1), axis(4, 3, 1, 1, 1, 1)}},    // several images
     {1, 40, 8, 1, {kNone, axis(70, 3, 1, 1, 1, 1), axis(80, 3, 1, 1, 1, 1)}},  // blocks of rows
     {1, 8, 70, 1, {kNone, kNone, axis(40000, 3, 1, 1, 1, 1)}},                 // and of columns
+    {2, 8, 6, 1, {kNone, kNone, axis(2101, 3, 2)}},          // long lines, of which every other element
+    {2, 4, 5, 1, {kNone, axis(6, 2, 2), axis(1400, 2, 2)}},  // has a gradient that reads lines of dY in place
     {1, 150, 9, 1, {kNone, axis(30, 1), axis(100, 1)}},
     {2, 5, 600, 1, {kNone, axis(3, 1), axis(4, 1)}},
     {600, 4, 5, 1, {kNone, axis(3, 3), axis(3, 3)}},                                // short lines

@@ -517,6 +517,8 @@ void ChannelsLastConvolution::run(const ConvPass& p, StoredInput source, const f
       for (int64_t item = items * worker / workers_; item < items * (worker + 1) / workers_; ++item) {
         const int64_t task = item / parts, part = item % parts, group = task % sizes_.groups;
         const Block b = block(p, task / sizes_.groups);
+        // Of the source, if it is read in place.
+        const int64_t point = (b.unit * p.axes[1].source + b.row) * p.axes[2].source + b.column;
         if (!in_place && p.segments > 0 && task != copied) {
           const int64_t channel = group * p.depth;
           if (in_pairs())
@@ -530,7 +532,7 @@ void ChannelsLastConvolution::run(const ConvPass& p, StoredInput source, const f
                           panels * part / parts,
                           panels * (part + 1) / parts,
                           in_place ? static_cast<const float*>(source.data) +
-                                         (b.column * channels + group * p.depth) / unit_
+                                         (point * channels + group * p.depth) / unit_
                                    : lines,
                           in_place ? channels : p.depth,
                           in_place};
