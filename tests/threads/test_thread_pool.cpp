@@ -38,11 +38,17 @@ using namespace ortrain;
 
 namespace {
 
+using Piece = std::function<void(int share, int piece, int pieces)>;
 using Part = std::function<void(int part, int parts)>;
 
+void region_in_pieces(int parts, int most_pieces, const Piece& work) {
+  regions::run(
+      [](void* data, int share, int piece, int of) { (*static_cast<const Piece*>(data))(share, piece, of); },
+      const_cast<Piece*>(&work), parts, most_pieces);
+}
+
 void region(int parts, const Part& work) {
-  regions::run([](void* data, int part, int of) { (*static_cast<const Part*>(data))(part, of); },
-               const_cast<Part*>(&work), parts);
+  region_in_pieces(parts, 1, [&](int, int part, int of) { work(part, of); });
 }
 
 // A region of two parts, of which the second one surely gets a thread.
@@ -91,6 +97,31 @@ double share_of_waiting(Waiting waiting) {
   return others / (seconds(CLOCK_MONOTONIC) - begun);
 }
 
+// The losses of some steps with a recorded model, on images and labels that follow from their index.
+std::vector<float> losses(const std::string& name, const Shape& images) {
+  const std::filesystem::path files = std::filesystem::path(TEST_DATA) / "fixtures" / name;
+  SessionOptions options;
+  options.intra_op_threads = 2;
+  TrainingSession session(options, CheckpointState::load(files / "checkpoint"),
+                          read_model(files / "training_model.onnx"), std::nullopt,
+                          read_model(files / "optimizer_model.onnx"));
+  const Tensor x(DType::kFloat, images), y(DType::kInt64, {images[0]});
+  for (int64_t i = 0; i < x.size(); ++i) x.data<float>()[i] = static_cast<float>(i * 37 % 101) / 101;
+  for (int64_t i = 0; i < y.size(); ++i) y.data<int64_t>()[i] = i % 3;
+  std::vector<float> found;
+  for (int step = 0; step < 3; ++step) {
+    std::vector<Tensor> outputs(session.output_names(true).size());
+    std::vector<Tensor*> wanted;
+    for (Tensor& output : outputs) wanted.push_back(&output);
+    const Tensor* inputs[] = {&x, &y};
+    session.train_step(inputs, wanted);
+    session.optimizer_step();
+    session.lazy_reset_grad();
+    found.push_back(*outputs[0].data<float>());
+  }
+  return found;
+}
+
 #ifndef ORTRAIN_SIGNALS_ARE_LATE
 sem_t stopped, resumed;
 void stop(int) {
@@ -128,30 +159,6 @@ class SecondThreadStopped {
   struct sigaction before_ {};
 };
 
-// The losses of some steps with a recorded model, on images and labels that follow from their index.
-std::vector<float> losses(const std::string& name, const Shape& images) {
-  const std::filesystem::path files = std::filesystem::path(TEST_DATA) / "fixtures" / name;
-  SessionOptions options;
-  options.intra_op_threads = 2;
-  TrainingSession session(options, CheckpointState::load(files / "checkpoint"),
-                          read_model(files / "training_model.onnx"), std::nullopt,
-                          read_model(files / "optimizer_model.onnx"));
-  const Tensor x(DType::kFloat, images), y(DType::kInt64, {images[0]});
-  for (int64_t i = 0; i < x.size(); ++i) x.data<float>()[i] = static_cast<float>(i * 37 % 101) / 101;
-  for (int64_t i = 0; i < y.size(); ++i) y.data<int64_t>()[i] = i % 3;
-  std::vector<float> found;
-  for (int step = 0; step < 3; ++step) {
-    std::vector<Tensor> outputs(session.output_names(true).size());
-    std::vector<Tensor*> wanted;
-    for (Tensor& output : outputs) wanted.push_back(&output);
-    const Tensor* inputs[] = {&x, &y};
-    session.train_step(inputs, wanted);
-    session.optimizer_step();
-    session.lazy_reset_grad();
-    found.push_back(*outputs[0].data<float>());
-  }
-  return found;
-}
 #endif
 
 }  // namespace
@@ -182,6 +189,77 @@ TEST_CASE("a part has the same memory in every region, whichever thread computes
   }
   CHECK(different.size() == kParts);
   CHECK(regions::memory(kBytes) == memory[0][0]);  // outside of regions, that of the thread
+}
+
+TEST_CASE("every piece of a divided part runs once, and those of a share one after the other") {
+  constexpr int kParts = 3, kPieces = 5;
+  const PiecesScope divided(kPieces);
+  std::vector<std::atomic<int>> count(kParts * kPieces), inside(kParts);
+  std::vector<std::atomic<void*>> memory(kParts);
+  std::atomic<int> wrong{0};
+  for (int i = 0; i < 200; ++i)
+    region_in_pieces(kParts, 100, [&](int share, int piece, int pieces) {
+      wrong += pieces != kParts * kPieces || inside[static_cast<size_t>(share)]++ != 0;
+      ++count[static_cast<size_t>(piece)];
+      void* const found = regions::memory(1000);
+      std::memset(found, share, 1000);
+      void* const before = memory[static_cast<size_t>(share)].exchange(found);
+      wrong += before != nullptr && before != found;
+      if (piece % 4 == 1) std::this_thread::sleep_for(std::chrono::microseconds(50));
+      wrong += static_cast<const char*>(found)[999] != share;
+      --inside[static_cast<size_t>(share)];
+    });
+  CHECK(wrong == 0);
+  for (const auto& runs : count) CHECK(runs == 200);
+}
+
+TEST_CASE("no part has more pieces than are worth it") {
+  const PiecesScope divided(5);
+  std::atomic<int> found{0};
+  region_in_pieces(2, 3, [&](int, int, int pieces) { found = pieces; });
+  CHECK(found == 6);
+  region_in_pieces(2, 1, [&](int, int, int pieces) { found = pieces; });
+  CHECK(found == 2);
+}
+
+TEST_CASE("a thread that is faster than the others takes pieces of their parts") {
+  const auto caller = std::this_thread::get_id();
+  const WaitingScope offered(Waiting::kSleep);
+  std::atomic<bool> begun{false};
+  std::atomic<int> pieces{0}, of_caller{0};
+  const auto slow_worker = [&](int, int, int of) {
+    pieces = of;
+    if (std::this_thread::get_id() == caller) {
+      while (!begun) std::this_thread::yield();
+      ++of_caller;
+    } else {
+      begun = true;
+      std::this_thread::sleep_for(std::chrono::microseconds(500));
+    }
+  };
+  for (int i = 0; i < 500 && pieces <= 2; ++i) {
+    begun = false;
+    of_caller = 0;
+    region_in_pieces(2, 100, slow_worker);
+  }
+  CHECK(pieces > 2);
+  CHECK(of_caller > pieces / 2);
+}
+
+TEST_CASE("what pieces throw is thrown by the region, once all of them have ended") {
+  const PiecesScope divided(4);
+  std::atomic<int> ended{0};
+  std::string found;
+  try {
+    region_in_pieces(2, 4, [&](int, int piece, int) {
+      if (piece % 3 == 2) throw std::runtime_error("piece " + std::to_string(piece));
+      ++ended;
+    });
+  } catch (const std::runtime_error& e) {
+    found = e.what();
+  }
+  CHECK(found == "piece 2");
+  CHECK(ended == 6);
 }
 
 TEST_CASE("a region inside of a part has one part") {
@@ -273,6 +351,15 @@ TEST_CASE("a train step does not wait for a thread that gets no processor, and c
   }
 }
 #endif
+
+TEST_CASE("a train step computes the same when parts are divided") {
+  for (const auto& [name, images] :
+       {std::pair<std::string, Shape>{"lenet_adamw", {256, 1, 8, 8}}, {"resnet_bn", {128, 3, 12, 12}}}) {
+    const std::vector<float> expected = losses(name, images);
+    const PiecesScope divided(3);
+    CHECK(losses(name, images) == expected);
+  }
+}
 
 TEST_CASE("threads that must not spin leave the processor") {
   CHECK(share_of_waiting(Waiting::kSleep) < 0.5);

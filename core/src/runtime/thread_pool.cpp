@@ -13,9 +13,11 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "runtime/denormals.h"
+#include "runtime/division.h"
 #include "runtime/error.h"
 #include "runtime/given_threads.h"
 #include "runtime/memory.h"
@@ -129,7 +131,7 @@ const Settings& settings() {
 }
 
 // The state of a worker thread, which the thread and its callers write: it spins while it waits, sleeps, has
-// been offered a part, runs that part, runs a part for which the caller sleeps, or must end.
+// been offered its part, works, works while the caller sleeps, or must end.
 enum State : uint32_t { kIdle, kAsleep, kOffered, kRunning, kAwaited, kStop };
 
 // Memory that is kept, and grows when more is wanted.
@@ -162,22 +164,30 @@ class Pool {
   // Makes threads for regions of `parts` parts, or as many of them as the system allows.
   void grow(int parts);
   // Offers the parts from 1 on to the workers. Returns in how many parts the work is done.
-  int start(regions::Work work, void* data, int parts, Waiting waiting);
-  // Does a part, and keeps the exception that the part throws.
-  void do_part(int part) noexcept;
-  // Does the parts that no worker has begun, and waits for the others.
+  int start(regions::Work work, void* data, int parts, int most_pieces, Waiting waiting);
+  // Does the pieces of this part, then those of the other parts that no thread has begun.
+  void work_from(int part) noexcept;
+  // Waits for the workers that have begun.
   void finish() noexcept;
-  // Throws the exception that a part has thrown.
+  // Throws the exception that a piece has thrown.
   void raise();
   void rest() { resting_.store(true, std::memory_order_relaxed); }
   KeptMemory& memory_of(int part) { return workers_[static_cast<size_t>(part - 1)]->memory; }
 
  private:
+  // What a thread does in a region.
+  struct alignas(kLine) Share {
+    std::atomic<int> begun{0};  // pieces of its part, by any thread
+    int taken = 0;              // pieces of other parts, by this thread
+    int64_t ended = 0;          // when it found no more to do
+  };
+
   struct alignas(kLine) Worker {
     Word state{kIdle};
     std::atomic<bool> started{false};
     bool offered = false;  // in this region
-    KeptMemory memory;     // of its part, whoever does it
+    KeptMemory memory;     // of its part, whoever does that
+    Share share;
     Interruptions interruptions;
     Pool* pool = nullptr;
     int part = 0;
@@ -189,8 +199,11 @@ class Pool {
 
   void run(Worker& me, int part);
   void wait_for_work(Worker& me);
-  void offer(Worker& to);
+  bool wants_part(const Worker& worker) const;
+  void do_piece(int piece) noexcept;
   void await(Worker& of);
+  void learn() noexcept;
+  Share& share(int part) { return part == 0 ? caller_ : workers_[static_cast<size_t>(part - 1)]->share; }
   void stop(Worker& worker);
   void leave();
 
@@ -201,14 +214,19 @@ class Pool {
   // The region. Written by the caller while no worker has a part.
   regions::Work work_ = nullptr;
   void* data_ = nullptr;
-  int parts_ = 1;
+  int parts_ = 1, pieces_ = 1;  // `pieces_` in each part
+  bool learns_ = false;         // how evenly the threads work
+  int64_t begun_ = 0;
   FloatMode mode_ = FloatMode::current();
   std::atomic<Waiting> waiting_{Waiting::kAdaptive};
   std::atomic<bool> resting_{false};  // the workers need not expect another region soon
 
   std::mutex failing_;          // for the two below
-  std::exception_ptr failure_;  // of the first part that failed, by number
-  int failed_part_ = 0;
+  std::exception_ptr failure_;  // of the first piece that failed, by number
+  int failed_piece_ = 0;
+
+  Division division_;
+  Share caller_;
 };
 
 // Where a thread is.
@@ -216,6 +234,7 @@ struct Place {
   int part = 0;
   bool inside = false;  // of a region
   int wanted = 0;       // threads; 0: as in the settings
+  int pieces = 0;       // of each part; 0: as the threads have worked
   Waiting waiting = Waiting::kAdaptive;
   Pool* pool = nullptr;   // of the region
   Pool* given = nullptr;  // instead of its own, for its regions
@@ -350,7 +369,7 @@ void Pool::run(Worker& me, int part) {
     uint32_t state = kOffered;
     if (me.state.compare_exchange_strong(state, kRunning)) {
       mode_.set();
-      do_part(part);
+      work_from(part);
       if (me.state.exchange(kIdle) == kAwaited) system::wake(me.state);
     } else if (state == kStop) {
       return;
@@ -359,14 +378,13 @@ void Pool::run(Worker& me, int part) {
   }
 }
 
-void Pool::offer(Worker& to) {
-  to.offered = to.has_thread() && (to.state.load(std::memory_order_relaxed) != kAsleep ||
-                                   waiting_.load(std::memory_order_relaxed) != Waiting::kAdaptive ||
-                                   !to.interruptions.frequent(now()));
-  if (to.offered && to.state.exchange(kOffered) == kAsleep) system::wake(to.state);
+bool Pool::wants_part(const Worker& worker) const {
+  return worker.has_thread() && (worker.state.load(std::memory_order_relaxed) != kAsleep ||
+                                 waiting_.load(std::memory_order_relaxed) != Waiting::kAdaptive ||
+                                 !worker.interruptions.frequent(now()));
 }
 
-int Pool::start(regions::Work work, void* data, int parts, Waiting waiting) {
+int Pool::start(regions::Work work, void* data, int parts, int most_pieces, Waiting waiting) {
   if (functions_.create) {
     // The workers exist already. Runs of several threads may share them; a run that comes second works alone.
     parts = std::min(parts, static_cast<int>(workers_.size()) + 1);
@@ -380,7 +398,24 @@ int Pool::start(regions::Work work, void* data, int parts, Waiting waiting) {
   mode_ = FloatMode::current();
   waiting_.store(waiting, std::memory_order_relaxed);
   resting_.store(false, std::memory_order_relaxed);
-  for (int part = 1; part < parts; ++part) offer(*workers_[static_cast<size_t>(part - 1)]);
+  bool any = false;
+  for (int part = 0; part < parts; ++part) {
+    share(part).begun.store(0, std::memory_order_relaxed);
+    if (part == 0) continue;
+    Worker& worker = *workers_[static_cast<size_t>(part - 1)];
+    worker.offered = wants_part(worker);
+    any |= worker.offered;
+  }
+  learns_ = any && most_pieces > 1 && here.pieces == 0;
+  if (here.pieces > 0)
+    pieces_ = std::clamp(most_pieces, 1, here.pieces);
+  else
+    pieces_ = learns_ ? division_.pieces(most_pieces) : 1;
+  if (learns_) begun_ = now();
+  for (int part = 1; part < parts; ++part) {
+    Worker& worker = *workers_[static_cast<size_t>(part - 1)];
+    if (worker.offered && worker.state.exchange(kOffered) == kAsleep) system::wake(worker.state);
+  }
   return parts;
 }
 
@@ -391,15 +426,52 @@ void Pool::await(Worker& of) {
   if (of.state.compare_exchange_strong(state, kAwaited)) system::sleep_while(of.state, kAwaited);
 }
 
-void Pool::do_part(int part) noexcept {
+void Pool::do_piece(int piece) noexcept {
   try {
-    work_(data_, part, parts_);
+    work_(data_, here.part, piece, parts_ * pieces_);
   } catch (...) {
     const std::lock_guard lock(failing_);
-    if (failure_ && failed_part_ <= part) return;
+    if (failure_ && failed_piece_ <= piece) return;
     failure_ = std::current_exception();
-    failed_part_ = part;
+    failed_piece_ = piece;
   }
+}
+
+void Pool::work_from(int mine) noexcept {
+  int taken = 0;
+  for (int i = 0; i < parts_; ++i) {
+    const int part = (mine + i) % parts_;
+    std::atomic<int>& begun = share(part).begun;
+    // A whole part has its memory, whichever thread does it. Pieces have the memory of the thread.
+    here.part = pieces_ == 1 ? part : mine;
+    while (begun.load(std::memory_order_relaxed) < pieces_) {
+      const int piece = begun.fetch_add(1, std::memory_order_relaxed);
+      if (piece >= pieces_) break;
+      do_piece(part * pieces_ + piece);
+      taken += part != mine;
+    }
+  }
+  here.part = mine;
+  share(mine).taken = taken;
+  if (learns_) share(mine).ended = now();
+}
+
+// Tells the division how evenly the threads have worked.
+void Pool::learn() noexcept {
+  int threads = 1, taken = caller_.taken;
+  int64_t last = caller_.ended, sum = caller_.ended - begun_;
+  for (int part = 1; part < parts_; ++part)
+    if (const Worker& worker = *workers_[static_cast<size_t>(part - 1)]; worker.offered) {
+      ++threads;
+      taken += worker.share.taken;
+      sum += worker.share.ended - begun_;
+      last = std::max(last, worker.share.ended);
+    }
+  const double all = static_cast<double>(threads) * static_cast<double>(last - begun_);
+  if (pieces_ > 1)
+    division_.note_taken(static_cast<double>(taken) / (parts_ * pieces_));
+  else if (threads > 1 && all > 0)
+    division_.note_waiting(1 - static_cast<double>(sum) / all);
 }
 
 void Pool::raise() {
@@ -410,13 +482,11 @@ void Pool::finish() noexcept {
   for (int part = 1; part < parts_; ++part) {
     Worker& worker = *workers_[static_cast<size_t>(part - 1)];
     uint32_t state = kOffered;
-    if (worker.offered && !worker.state.compare_exchange_strong(state, kIdle)) continue;  // already begun
-    worker.offered = false;
-    here.part = part;
-    do_part(part);
+    if (!worker.offered) continue;
+    worker.offered = !worker.state.compare_exchange_strong(state, kIdle);  // it has begun
+    if (worker.offered) await(worker);
   }
-  for (int part = 1; part < parts_; ++part)
-    if (Worker& worker = *workers_[static_cast<size_t>(part - 1)]; worker.offered) await(worker);
+  if (learns_) learn();
   in_region_.store(false, std::memory_order_release);
 }
 
@@ -424,20 +494,21 @@ void Pool::finish() noexcept {
 
 namespace regions {
 
-void run(Work work, void* data, int parts) {
+void run(Work work, void* data, int parts, int most_pieces) {
   if (here.inside || parts <= 1) {
-    work(data, 0, 1);
+    work(data, 0, 0, 1);
     return;
   }
   if (!here.given && !own.pool) own.pool = new Pool;
   Pool& pool = *(here.given ? here.given : own.pool);
-  parts = pool.start(work, data, parts, settings().fixed_waiting ? settings().waiting : here.waiting);
+  parts = pool.start(work, data, parts, most_pieces,
+                     settings().fixed_waiting ? settings().waiting : here.waiting);
   const InRegion scope(pool);
   if (parts == 1) {  // the pool may be in a region of another thread
-    work(data, 0, 1);
+    work(data, 0, 0, 1);
     return;
   }
-  pool.do_part(0);
+  pool.work_from(0);
   pool.finish();
   pool.raise();
 }
@@ -492,6 +563,9 @@ GivenThreads::Scope::Scope(GivenThreads* threads) : before_(here.given) {
   if (threads != nullptr) here.given = &threads->state_->pool;
 }
 GivenThreads::Scope::~Scope() { here.given = static_cast<Pool*>(before_); }
+
+PiecesScope::PiecesScope(int pieces) : before_(std::exchange(here.pieces, pieces)) {}
+PiecesScope::~PiecesScope() { here.pieces = before_; }
 
 WaitingScope::WaitingScope(Waiting waiting, bool rest) : before_(here.waiting), rest_(rest) {
   here.waiting = waiting;

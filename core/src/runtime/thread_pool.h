@@ -1,10 +1,11 @@
 // The threads that share the work of one thread with it, and how they wait for each other.
 //
-// Each thread that runs regions has its own threads. A region is a piece of work in parts: part 0 is the
-// calling thread's, every other part belongs to one of its threads. When the caller has finished its own
-// part, it also does the parts that no other thread has begun, so that no region waits for a thread that gets
-// no processor. Which thread computes a part makes no difference to the result. Parts must not wait for each
-// other.
+// Each thread that runs regions has its own threads. A region is work in parts: part 0 is the calling
+// thread's, every other part belongs to one of its threads. A thread that has finished its own part also does
+// the parts that no other thread has begun, so that no region waits for a thread that gets no processor. If
+// the threads turn out to be of different speed, each part is divided into pieces, so that the fast threads
+// can do more of them (runtime/division.h). Which thread does a piece, and whether parts are divided, makes
+// no difference to the result. Pieces must not wait for each other.
 #pragma once
 
 #include <cstddef>
@@ -20,19 +21,20 @@ enum class Waiting {
 
 namespace regions {
 
-// Does part `part` of a piece of work in `parts` parts.
-using Work = void (*)(void* data, int part, int parts);
+// Does piece `piece` of `pieces`, which are numbered through all parts. Pieces with the same `share` are done
+// one after the other; shares are numbered like parts.
+using Work = void (*)(void* data, int share, int piece, int pieces);
 
-// Calls `work` once for each of `parts` parts, or of fewer if the system allows no more threads. Returns when
-// all parts have ended. If parts failed, rethrows the exception of the first part that did. A region inside a
-// part has one part.
-void run(Work work, void* data, int parts);
+// Does work in `parts` parts, or in fewer if the system allows no more threads, and each part in 1 to
+// `most_pieces` pieces. Returns when all pieces have ended. If pieces failed, rethrows the exception of the
+// first piece that did. A region inside a piece has one part.
+void run(Work work, void* data, int parts, int most_pieces = 1);
 
 // Whether the calling thread is in a region.
 bool inside();
-// Memory of at least so many bytes for this part, or outside of regions for the calling thread, kept for the
-// next use. The same part of a later region gets it again, whichever thread computes that, so a step in
-// steady state allocates none.
+// Memory of at least so many bytes for this share of a region, or outside of regions for the calling thread,
+// kept for the next use. A whole part of a later region gets the same memory again, whichever thread does it,
+// so a step in steady state allocates none.
 void* memory(size_t bytes);
 
 // How many threads regions of the calling thread should use; at first OMP_NUM_THREADS, or the processors
@@ -58,6 +60,19 @@ class WaitingScope {
  private:
   Waiting before_;
   bool rest_;
+};
+
+// While it exists, the parts of this thread's regions are divided into `pieces` pieces, or into as many as
+// they can have, however fast the threads are.
+class PiecesScope {
+ public:
+  explicit PiecesScope(int pieces);
+  ~PiecesScope();
+  PiecesScope(const PiecesScope&) = delete;
+  PiecesScope& operator=(const PiecesScope&) = delete;
+
+ private:
+  int before_;
 };
 
 }  // namespace ortrain

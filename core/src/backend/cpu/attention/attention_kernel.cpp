@@ -824,14 +824,9 @@ void add_rows(const T* from, int64_t rows, int64_t size, T* to, int64_t row, boo
     for (int64_t j = 0; j < size; ++j) to[i * row + j] = (add ? to[i * row + j] : T{0}) + from[i * size + j];
 }
 
-// Calls f(part, begin, end) for as many parts of [0, n) as there are threads. Each element of [0, n) takes
-// `cost` multiplications.
-template <typename F>
-void each_part(int64_t n, int threads, int64_t cost, const F& f) {
-  const int64_t parts = std::min<int64_t>(n, threads);
-  parallel_for(parts, n * (cost / 16 + 1) / std::max<int64_t>(parts, 1), [&](int64_t begin, int64_t end) {
-    for (int64_t part = begin; part < end; ++part) f(part, n * part / parts, n * (part + 1) / parts);
-  });
+// How many threads are worth n pieces of work with `cost` multiplications each.
+int64_t workers_for(int64_t n, int64_t cost, int threads) {
+  return std::clamp<int64_t>(n * (cost / 16 + 1) / kGrain, 1, threads);
 }
 
 }  // namespace
@@ -854,7 +849,8 @@ void run_attention(const Attention& a, const AttentionForward& f, int threads, v
   const AttentionTiles t = tiles_of(a, functions.lanes, false);
   const int64_t width = static_cast<int64_t>(size_of(a.dtype));
   const int64_t cost = t.block * a.keys * (a.size + a.v_size);
-  each_part(a.batch * a.heads * t.blocks, threads, cost, [&](int64_t number, int64_t begin, int64_t end) {
+  const int64_t n = a.batch * a.heads * t.blocks;
+  share_among(workers_for(n, cost, threads), n, [&](int64_t number, int64_t begin, int64_t end) {
     AttentionPart part{static_cast<std::byte*>(scratch) + number * t.total * width};
     for (int64_t i = begin; i < end; ++i)
       functions.forward(a, f, t, part, i / t.blocks / a.heads, i / t.blocks % a.heads, i % t.blocks);
@@ -873,29 +869,29 @@ void run_attention_gradient(const Attention& a, const AttentionBackward& b, int 
                 : nullptr;
   };
   const int64_t cost = t.block * a.keys * (2 * a.size + 2 * a.v_size) * units;
-  each_part(a.batch * a.kv_heads * cuts, threads, cost / cuts,
-            [&](int64_t number, int64_t begin, int64_t end) {
-              AttentionPart part{memory + number * t.total * width};
-              for (int64_t i = begin; i < end; ++i) {
-                const int64_t head = i / cuts, cut = i % cuts;
-                AttentionSums to{at(b.dk, a.k, head), at(b.dv, a.v, head), a.k.row, a.v.row};
-                if (cuts > 1) {
-                  std::byte* own = sums + i * sums_of(a) * width;
-                  if (to.dk) to.dk = own, to.dk_row = a.size;
-                  if (to.dv) to.dv = own + a.keys * a.size * width, to.dv_row = a.v_size;
-                }
-                const int64_t first = units * cut / cuts, last = units * (cut + 1) / cuts;
-                if (first == last) {
-                  zero_rows(to.dk, a.keys, to.dk_row, a.size, width);
-                  zero_rows(to.dv, a.keys, to.dv_row, a.v_size, width);
-                }
-                for (int64_t u = first; u < last; ++u) {
-                  to.fresh = u == first;
-                  functions.backward(a, b, t, part, head / a.kv_heads,
-                                     head % a.kv_heads * group + u / t.blocks, u % t.blocks, to);
-                }
-              }
-            });
+  const int64_t n = a.batch * a.kv_heads * cuts;
+  share_among(workers_for(n, cost / cuts, threads), n, [&](int64_t number, int64_t begin, int64_t end) {
+    AttentionPart part{memory + number * t.total * width};
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t head = i / cuts, cut = i % cuts;
+      AttentionSums to{at(b.dk, a.k, head), at(b.dv, a.v, head), a.k.row, a.v.row};
+      if (cuts > 1) {
+        std::byte* own = sums + i * sums_of(a) * width;
+        if (to.dk) to.dk = own, to.dk_row = a.size;
+        if (to.dv) to.dv = own + a.keys * a.size * width, to.dv_row = a.v_size;
+      }
+      const int64_t first = units * cut / cuts, last = units * (cut + 1) / cuts;
+      if (first == last) {
+        zero_rows(to.dk, a.keys, to.dk_row, a.size, width);
+        zero_rows(to.dv, a.keys, to.dv_row, a.v_size, width);
+      }
+      for (int64_t u = first; u < last; ++u) {
+        to.fresh = u == first;
+        functions.backward(a, b, t, part, head / a.kv_heads, head % a.kv_heads * group + u / t.blocks,
+                           u % t.blocks, to);
+      }
+    }
+  });
   if (cuts == 1) return;
   visit_floating(a.dtype, [&](auto zero) {
     using T = decltype(zero);

@@ -190,32 +190,29 @@ void ByteConvolution::run_depthwise(const uint8_t* x, int32_t x_zero, const uint
   const int64_t first = std::clamp<int64_t>(w.before, 0, width), skipped = std::max<int64_t>(-w.before, 0);
   const int64_t count = std::max<int64_t>(std::min(w.input - skipped, width - first), 0);
   const int64_t items = sizes_.batch * d.output * h.output;
-  parallel_for(workers_, kGrain, [&](int64_t from, int64_t past) {
-    for (int64_t worker = from; worker < past; ++worker) {
-      uint32_t* memory = work + worker * line_words();
-      auto* zeros = reinterpret_cast<uint8_t*>(memory + line_groups() * group_words + kernels_.lanes);
-      std::fill_n(zeros, w.input * channels, static_cast<uint8_t>(x_zero));
-      // Later images overwrite all but the padding.
-      std::fill_n(memory, line_groups() * group_words + kernels_.lanes, zero_word(x_zero));
-      for (int64_t i = items * worker / workers_; i < items * (worker + 1) / workers_; ++i) {
-        const int64_t oh = i % h.output, od = i / h.output % d.output, image = i / h.output / d.output;
-        for (int64_t group = 0; group < line_groups(); ++group) {
-          const uint8_t* rows[4];
-          for (int64_t r = 0; r < kernels_.group; ++r) {
-            const int64_t line = group * kernels_.group + r;
-            const int64_t id = od * d.stride - d.before + line / h.kernel * d.dilation;
-            const int64_t ih = oh * h.stride - h.before + line % h.kernel * h.dilation;
-            const bool inside =
-                line < lines() && id >= 0 && id < d.input && ih >= 0 && ih < h.input && count > 0;
-            const int64_t at = ((image * d.input + id) * h.input + ih) * w.input + skipped;
-            rows[r] = inside ? x + at * channels : zeros;
-          }
-          kernels_.combine(count * channels, rows, x_signed_,
-                           memory + group * group_words + first * channels);
+  share_among(workers_, items, [&](int64_t worker, int64_t from, int64_t past) {
+    uint32_t* memory = work + worker * line_words();
+    auto* zeros = reinterpret_cast<uint8_t*>(memory + line_groups() * group_words + kernels_.lanes);
+    std::fill_n(zeros, w.input * channels, static_cast<uint8_t>(x_zero));
+    // Later images overwrite all but the padding.
+    std::fill_n(memory, line_groups() * group_words + kernels_.lanes, zero_word(x_zero));
+    for (int64_t i = from; i < past; ++i) {
+      const int64_t oh = i % h.output, od = i / h.output % d.output, image = i / h.output / d.output;
+      for (int64_t group = 0; group < line_groups(); ++group) {
+        const uint8_t* rows[4];
+        for (int64_t r = 0; r < kernels_.group; ++r) {
+          const int64_t line = group * kernels_.group + r;
+          const int64_t id = od * d.stride - d.before + line / h.kernel * d.dilation;
+          const int64_t ih = oh * h.stride - h.before + line % h.kernel * h.dilation;
+          const bool inside =
+              line < lines() && id >= 0 && id < d.input && ih >= 0 && ih < h.input && count > 0;
+          const int64_t at = ((image * d.input + id) * h.input + ih) * w.input + skipped;
+          rows[r] = inside ? x + at * channels : zeros;
         }
-        kernels_.sum_line({memory, line_groups(), group_words, channels, w.output, w.kernel, w.stride,
-                           w.dilation, words, codes, y + i * w.output * channels});
+        kernels_.combine(count * channels, rows, x_signed_, memory + group * group_words + first * channels);
       }
+      kernels_.sum_line({memory, line_groups(), group_words, channels, w.output, w.kernel, w.stride,
+                         w.dilation, words, codes, y + i * w.output * channels});
     }
   });
 }

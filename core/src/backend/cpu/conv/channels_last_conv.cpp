@@ -510,37 +510,35 @@ void ChannelsLastConvolution::run(const ConvPass& p, StoredInput source, const f
                 items = count * parts;
   const bool in_place = is_in_place(p) && source.bf16 == in_pairs();
   const int64_t size = lines_size(p) + results_size(p, target.bf16);
-  parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
-    for (int64_t worker = first; worker < past; ++worker) {
-      float *lines = work + worker * size, *kept = lines + lines_size(p);
-      int64_t copied = -1;
-      for (int64_t item = items * worker / workers_; item < items * (worker + 1) / workers_; ++item) {
-        const int64_t task = item / parts, part = item % parts, group = task % sizes_.groups;
-        const Block b = block(p, task / sizes_.groups);
-        // Of the source, if it is read in place.
-        const int64_t point = (b.unit * p.axes[1].source + b.row) * p.axes[2].source + b.column;
-        if (!in_place && p.segments > 0 && task != copied) {
-          const int64_t channel = group * p.depth;
-          if (in_pairs())
-            copy_lines(p, b, source, channels, channel, p.depth, reinterpret_cast<BFloat16*>(lines));
-          else
-            copy_lines(p, b, source, channels, channel, p.depth, lines);
-          copied = task;
-        }
-        const Share share{b,
-                          group,
-                          panels * part / parts,
-                          panels * (part + 1) / parts,
-                          in_place ? static_cast<const float*>(source.data) +
-                                         (point * channels + group * p.depth) / unit_
-                                   : lines,
-                          in_place ? channels : p.depth,
-                          in_place};
-        if (target.bf16)
-          compute_narrow(p, share, packed, ending, target.halves(), kept);
+  share_among(workers_, items, [&](int64_t worker, int64_t first, int64_t past) {
+    float *lines = work + worker * size, *kept = lines + lines_size(p);
+    int64_t copied = -1;
+    for (int64_t item = first; item < past; ++item) {
+      const int64_t task = item / parts, part = item % parts, group = task % sizes_.groups;
+      const Block b = block(p, task / sizes_.groups);
+      // Of the source, if it is read in place.
+      const int64_t point = (b.unit * p.axes[1].source + b.row) * p.axes[2].source + b.column;
+      if (!in_place && p.segments > 0 && task != copied) {
+        const int64_t channel = group * p.depth;
+        if (in_pairs())
+          copy_lines(p, b, source, channels, channel, p.depth, reinterpret_cast<BFloat16*>(lines));
         else
-          compute(p, share, packed, ending, target.floats());
+          copy_lines(p, b, source, channels, channel, p.depth, lines);
+        copied = task;
       }
+      const Share share{
+          b,
+          group,
+          panels * part / parts,
+          panels * (part + 1) / parts,
+          in_place ? static_cast<const float*>(source.data) + (point * channels + group * p.depth) / unit_
+                   : lines,
+          in_place ? channels : p.depth,
+          in_place};
+      if (target.bf16)
+        compute_narrow(p, share, packed, ending, target.halves(), kept);
+      else
+        compute(p, share, packed, ending, target.floats());
     }
   });
 }
@@ -797,21 +795,20 @@ void ChannelsLastConvolution::backward_weights(StoredInput dy, StoredInput x, fl
   const int64_t vector = filters_across_ ? functions().lanes : 1;
   const int64_t chunks = divided(channels, weights_.depth), tasks = sizes_.groups * chunks;
   const int64_t parts = cuts(tasks, workers_, filters / std::max<int64_t>(vector, 6)), items = tasks * parts;
-  parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
-    for (int64_t worker = first; worker < past; ++worker)
-      for (int64_t item = items * worker / workers_; item < items * (worker + 1) / workers_; ++item) {
-        const int64_t task = item / parts, part = item % parts;
-        const auto cut = [&](int64_t i) { return filters / vector * i / parts * vector; };
-        WeightTask t;
-        t.group = task / chunks;
-        t.channel = task % chunks * weights_.depth, t.depth = std::min(weights_.depth, channels - t.channel);
-        float* const own = work + worker * weights_size(dy.bf16);
-        const int64_t end = cut(part + 1), most = gathers_ ? gathered_filters() : filters;
-        for (int64_t filter = cut(part); filter < end; filter += most) {
-          t.filter = t.group * filters + filter, t.filters = std::min(most, end - filter);
-          gathers_ ? gathered_weight_sums(t, dy, x, dw, own) : weight_sums(t, dy, x, dw, own);
-        }
+  share_among(workers_, items, [&](int64_t worker, int64_t first, int64_t past) {
+    for (int64_t item = first; item < past; ++item) {
+      const int64_t task = item / parts, part = item % parts;
+      const auto cut = [&](int64_t i) { return filters / vector * i / parts * vector; };
+      WeightTask t;
+      t.group = task / chunks;
+      t.channel = task % chunks * weights_.depth, t.depth = std::min(weights_.depth, channels - t.channel);
+      float* const own = work + worker * weights_size(dy.bf16);
+      const int64_t end = cut(part + 1), most = gathers_ ? gathered_filters() : filters;
+      for (int64_t filter = cut(part); filter < end; filter += most) {
+        t.filter = t.group * filters + filter, t.filters = std::min(most, end - filter);
+        gathers_ ? gathered_weight_sums(t, dy, x, dw, own) : weight_sums(t, dy, x, dw, own);
       }
+    }
   });
 }
 

@@ -410,8 +410,8 @@ void ChannelsLastDepthwise::run(const Pass& p, const float* source, const float*
   const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
   const int64_t channels = sizes_.channels, across = (w.count + kColumns - 1) / kColumns;
   const int64_t items = sizes_.batch * d.count * h.count * across;
-  parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
-    for (int64_t item = items * first / workers_; item < items * past / workers_; ++item) {
+  share_among(workers_, items, [&](int64_t, int64_t first, int64_t past) {
+    for (int64_t item = first; item < past; ++item) {
       const int64_t line = item / across, image = line / h.count / d.count;
       Share s{line / h.count % d.count, line % h.count, item % across * kColumns, 0, bias};
       const int64_t result =
@@ -453,8 +453,8 @@ void ChannelsLastDepthwise::backward_weights(const float* dy, const float* x, fl
   const int64_t channels = sizes_.channels, chunks = (channels + kChannels - 1) / kChannels;
   const int64_t tasks = sizes_.batch * chunks, size = taps_ * channels;
   // Each image has separate sums.
-  parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
-    for (int64_t task = tasks * first / workers_; task < tasks * past / workers_; ++task) {
+  share_among(workers_, tasks, [&](int64_t, int64_t first, int64_t past) {
+    for (int64_t task = first; task < past; ++task) {
       const int64_t image = task / chunks, begin = task % chunks * kChannels,
                     end = std::min(begin + kChannels, channels);
       float* sums = work + image * size;

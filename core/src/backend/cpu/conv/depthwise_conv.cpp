@@ -157,12 +157,10 @@ DepthwiseConvolution::Work DepthwiseConvolution::work_of(float* work, int64_t wo
 
 template <typename F>
 void DepthwiseConvolution::share(int64_t items, float* work, F&& f) const {
-  parallel_for(workers_, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t worker = begin; worker < end; ++worker) {
-      const Work own = work_of(work, worker);
-      std::fill_n(own.lines, lines_size_ + sums_size_, 0.0f);  // the padding, and the slack after the lines
-      for (int64_t i = items * worker / workers_; i < items * (worker + 1) / workers_; ++i) f(own, i);
-    }
+  share_among(workers_, items, [&](int64_t worker, int64_t begin, int64_t end) {
+    const Work own = work_of(work, worker);
+    std::fill_n(own.lines, lines_size_ + sums_size_, 0.0f);  // the padding, and the slack after the lines
+    for (int64_t i = begin; i < end; ++i) f(own, i);
   });
 }
 

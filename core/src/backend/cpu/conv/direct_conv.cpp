@@ -154,31 +154,29 @@ void DirectConvolution::run(const float* x, const float* packed, const float* bi
   const int64_t rows = sizes_.window[1].kernel, stride = sizes_.window[1].stride;
   const DirectFunctions functions = ORTRAIN_DISPATCH(FindDirect)();
   const int64_t items = sizes_.batch * sizes_.groups * lines;
-  parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
-    for (int64_t worker = first; worker < past; ++worker) {
-      float* buffer = work + worker * lines_size();
-      for (int64_t i = items * worker / workers_; i < items * (worker + 1) / workers_; ++i) {
-        const int64_t image = i / lines, line = i % lines, group = image % sizes_.groups;
-        // Of the line above, all but the first rows are needed again.
-        const bool again = turns_ > 1 && i > items * worker / workers_ && line % sizes_.window[1].output > 0;
-        write_lines(x + image * image_size, line, again ? rows - stride : 0, buffer);
-        const int64_t at = image * filters * points + line * width;
-        for (int64_t f = 0; f < filters; ++f) {
-          const float start = bias ? bias[group * filters + f] : 0;
-          float* to = y + at + f * points;
-          if (addend)
-            for (int64_t j = 0; j < width; ++j) to[j] = addend[at + f * points + j] + start;
-          else
-            std::fill_n(to, width, start);
-        }
-        const float* weights =
-            packed + (turn_of(line) * sizes_.groups + group) * filters * sizes_.column_rows();
-        each_step([&](const Step& step, int64_t, int64_t, int64_t) {
-          functions.add_product(filters, width, step.depth, weights + step.weights, buffer + step.from,
-                                step.b_row, y + at, points);
-        });
-        for (int64_t f = 0; relu && f < filters; ++f) functions.rectify(width, y + at + f * points);
+  share_among(workers_, items, [&](int64_t worker, int64_t first, int64_t past) {
+    float* buffer = work + worker * lines_size();
+    for (int64_t i = first; i < past; ++i) {
+      const int64_t image = i / lines, line = i % lines, group = image % sizes_.groups;
+      // Of the line above, all but the first rows are needed again.
+      const bool again = turns_ > 1 && i > first && line % sizes_.window[1].output > 0;
+      write_lines(x + image * image_size, line, again ? rows - stride : 0, buffer);
+      const int64_t at = image * filters * points + line * width;
+      for (int64_t f = 0; f < filters; ++f) {
+        const float start = bias ? bias[group * filters + f] : 0;
+        float* to = y + at + f * points;
+        if (addend)
+          for (int64_t j = 0; j < width; ++j) to[j] = addend[at + f * points + j] + start;
+        else
+          std::fill_n(to, width, start);
       }
+      const float* weights =
+          packed + (turn_of(line) * sizes_.groups + group) * filters * sizes_.column_rows();
+      each_step([&](const Step& step, int64_t, int64_t, int64_t) {
+        functions.add_product(filters, width, step.depth, weights + step.weights, buffer + step.from,
+                              step.b_row, y + at, points);
+      });
+      for (int64_t f = 0; relu && f < filters; ++f) functions.rectify(width, y + at + f * points);
     }
   });
 }

@@ -300,33 +300,31 @@ void IntegerConvolution::run(const uint8_t* x, uint8_t x_zero, const uint32_t* w
   // With fewer blocks than threads, each is packed several times, for parts of the filters.
   const int64_t all = sizes_.batch * sizes_.groups * blocks;
   const int64_t parts = all > 0 && all < workers_ ? std::min(filters, (workers_ + all - 1) / all) : 1;
+  const int64_t items = all * parts;
   const int32_t zero = kernels_.right_zero(x_signed_, read_code(&x_zero, x_signed_));
-  parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
-    for (int64_t worker = first; worker < past; ++worker) {
-      uint32_t* panel = work + worker * (panel_words_ + tile_words_);
-      auto* tile = reinterpret_cast<int32_t*>(panel + panel_words_);
-      int32_t* column_zeros = reinterpret_cast<int32_t*>(panel + kernels_.right_words(rows, kernels_.panel));
-      std::fill_n(column_zeros, kernels_.panel, zero);
-      const int64_t items = all * parts;
-      for (int64_t i = items * worker / workers_; i < items * (worker + 1) / workers_; ++i) {
-        const int64_t part = i % parts, item = i / parts, image = item / blocks;
-        const int64_t begin = item % blocks * block_, end = std::min(begin + block_, points);
-        const int64_t least = filters * part / parts, most = filters * (part + 1) / parts;
-        const int64_t filter = image % sizes_.groups * filters + least;
-        for (int64_t from = begin; from < end; from += kernels_.panel) {
-          const int64_t to = std::min(from + kernels_.panel, end);
-          const uint8_t* of_image = x + image * image_size;
-          if (pointwise_)  // the columns are the image itself
-            kernels_.pack_panel(0, to - from, rows, {of_image + from, x_signed_, points}, panel);
-          else
-            pack_columns(WindowColumns(sizes_, of_image, x_zero, from, to), panel);
-          kernels_.multiply({most - least, to - from, rows, words + filter * width, sums + filter,
-                             zeros + filter, bias ? bias + filter : nullptr, panel, column_zeros,
-                             tile + from - begin, block_});
-        }
-        for (int64_t f = least; f < most; ++f)
-          sink(image * filters + f, begin, end - begin, tile + (f - least) * block_);
+  share_among(workers_, items, [&](int64_t worker, int64_t first, int64_t past) {
+    uint32_t* panel = work + worker * (panel_words_ + tile_words_);
+    auto* tile = reinterpret_cast<int32_t*>(panel + panel_words_);
+    int32_t* column_zeros = reinterpret_cast<int32_t*>(panel + kernels_.right_words(rows, kernels_.panel));
+    std::fill_n(column_zeros, kernels_.panel, zero);
+    for (int64_t i = first; i < past; ++i) {
+      const int64_t part = i % parts, item = i / parts, image = item / blocks;
+      const int64_t begin = item % blocks * block_, end = std::min(begin + block_, points);
+      const int64_t least = filters * part / parts, most = filters * (part + 1) / parts;
+      const int64_t filter = image % sizes_.groups * filters + least;
+      for (int64_t from = begin; from < end; from += kernels_.panel) {
+        const int64_t to = std::min(from + kernels_.panel, end);
+        const uint8_t* of_image = x + image * image_size;
+        if (pointwise_)  // the columns are the image itself
+          kernels_.pack_panel(0, to - from, rows, {of_image + from, x_signed_, points}, panel);
+        else
+          pack_columns(WindowColumns(sizes_, of_image, x_zero, from, to), panel);
+        kernels_.multiply({most - least, to - from, rows, words + filter * width, sums + filter,
+                           zeros + filter, bias ? bias + filter : nullptr, panel, column_zeros,
+                           tile + from - begin, block_});
       }
+      for (int64_t f = least; f < most; ++f)
+        sink(image * filters + f, begin, end - begin, tile + (f - least) * block_);
     }
   });
 }
@@ -337,29 +335,27 @@ void IntegerConvolution::run_depthwise(const uint8_t* x, uint8_t x_zero, const u
   const int64_t size = h.output * w.output, plane_words = h.kernel * pairs();
   const int64_t items = sizes_.batch * sizes_.channels * d.output;
   const int32_t zero = read_code(&x_zero, x_signed_);
-  parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
-    for (int64_t worker = first; worker < past; ++worker) {
-      uint32_t* memory = work + worker * (panel_words_ + tile_words_);
-      auto* tile = reinterpret_cast<int32_t*>(memory + panel_words_);
-      Lines lines(sizes_, kernels_, x_signed_, zero, memory);
-      for (int64_t i = items * worker / workers_; i < items * (worker + 1) / workers_; ++i) {
-        const int64_t od = i % d.output, plane = i / d.output, channel = plane % sizes_.channels;
-        for (int64_t at = 0; at < size; at += block_) {
-          const int64_t end = std::min(at + block_, size);
-          bool add = false;
-          for (int64_t kd = 0; kd < d.kernel; ++kd) {
-            // Padding is x_zero, so it adds nothing.
-            const int64_t id = od * d.stride + kd * d.dilation - d.before;
-            if (id < 0 || id >= d.input) continue;
-            lines.of(x + plane * sizes_.input_points() + id * h.input * w.input);
-            const uint32_t* of_plane = weights + (channel * d.kernel + kd) * plane_words;
-            for (int64_t oh = at / w.output; oh < end / w.output; ++oh)
-              lines.sum(oh, of_plane, bias ? bias[channel] : 0, add, tile + oh * w.output - at);
-            add = true;
-          }
-          if (!add) std::fill_n(tile, end - at, bias ? bias[channel] : 0);
-          sink(plane, od * size + at, end - at, tile);
+  share_among(workers_, items, [&](int64_t worker, int64_t first, int64_t past) {
+    uint32_t* memory = work + worker * (panel_words_ + tile_words_);
+    auto* tile = reinterpret_cast<int32_t*>(memory + panel_words_);
+    Lines lines(sizes_, kernels_, x_signed_, zero, memory);
+    for (int64_t i = first; i < past; ++i) {
+      const int64_t od = i % d.output, plane = i / d.output, channel = plane % sizes_.channels;
+      for (int64_t at = 0; at < size; at += block_) {
+        const int64_t end = std::min(at + block_, size);
+        bool add = false;
+        for (int64_t kd = 0; kd < d.kernel; ++kd) {
+          // Padding is x_zero, so it adds nothing.
+          const int64_t id = od * d.stride + kd * d.dilation - d.before;
+          if (id < 0 || id >= d.input) continue;
+          lines.of(x + plane * sizes_.input_points() + id * h.input * w.input);
+          const uint32_t* of_plane = weights + (channel * d.kernel + kd) * plane_words;
+          for (int64_t oh = at / w.output; oh < end / w.output; ++oh)
+            lines.sum(oh, of_plane, bias ? bias[channel] : 0, add, tile + oh * w.output - at);
+          add = true;
         }
+        if (!add) std::fill_n(tile, end - at, bias ? bias[channel] : 0);
+        sink(plane, od * size + at, end - at, tile);
       }
     }
   });

@@ -102,6 +102,14 @@ void add_columns(const ConvSizes& s, const T* columns, int64_t begin, int64_t en
 // worker's products may use. One worker does everything if at most half of the workers would have an item.
 template <typename F>
 void share(int64_t workers, int64_t items, F&& work) {
+  if (2 * items <= workers) return work(0, 0, items, max_threads());
+  share_among(workers, items,
+              [&](int64_t worker, int64_t begin, int64_t end) { work(worker, begin, end, 1); });
+}
+
+// As above, but each worker is called once, because it has sums of its own.
+template <typename F>
+void share_sums(int64_t workers, int64_t items, F&& work) {
   if (2 * items <= workers) {
     for (int64_t worker = 0; worker < workers; ++worker)
       work(worker, worker == 0 ? 0 : items, items, max_threads());
@@ -203,24 +211,24 @@ void conv_backward_weights(const ConvSizes& s, int64_t workers, const T* dy, con
   const int64_t channels = s.channels / s.groups, per_image = tiles(s), size = s.filters * rows;
   const bool pointwise = is_pointwise(s);
   T* sums = scratch + workers * rows * std::min(kTile, points);
-  share(workers, s.batch * s.groups * per_image,
-        [&](int64_t worker, int64_t begin, int64_t end, int threads) {
-          T* columns = scratch + worker * rows * std::min(kTile, points);
-          T* sum = sums + worker * size;
-          std::fill(sum, sum + size, T(0));
-          for (int64_t item = begin; item < end; ++item) {
-            const int64_t from = item % per_image * kTile, width = std::min(kTile, points - from);
-            const int64_t image = item / per_image, group = image % s.groups;
-            const T* input = x + image * channels * s.input_points();
-            MatrixView<const T> matrix{input + from, 1, points};
-            if (!pointwise) {
-              to_columns(s, input, from, from + width, columns);
-              matrix = {columns, 1, width};
-            }
-            multiply<T>(filters, rows, width, T(1), {dy + image * filters * points + from, points, 1}, matrix,
-                        T(1), sum + group * filters * rows, rows, threads);
-          }
-        });
+  share_sums(workers, s.batch * s.groups * per_image,
+             [&](int64_t worker, int64_t begin, int64_t end, int threads) {
+               T* columns = scratch + worker * rows * std::min(kTile, points);
+               T* sum = sums + worker * size;
+               std::fill(sum, sum + size, T(0));
+               for (int64_t item = begin; item < end; ++item) {
+                 const int64_t from = item % per_image * kTile, width = std::min(kTile, points - from);
+                 const int64_t image = item / per_image, group = image % s.groups;
+                 const T* input = x + image * channels * s.input_points();
+                 MatrixView<const T> matrix{input + from, 1, points};
+                 if (!pointwise) {
+                   to_columns(s, input, from, from + width, columns);
+                   matrix = {columns, 1, width};
+                 }
+                 multiply<T>(filters, rows, width, T(1), {dy + image * filters * points + from, points, 1},
+                             matrix, T(1), sum + group * filters * rows, rows, threads);
+               }
+             });
   parallel_for(size, workers, [&](int64_t begin, int64_t end) {
     std::copy(sums + begin, sums + end, dw + begin);
     for (int64_t worker = 1; worker < workers; ++worker)

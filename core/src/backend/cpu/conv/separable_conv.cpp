@@ -99,14 +99,13 @@ void SeparableConvolution::forward(const float* x, const SeparableStage& first, 
                             ? 1
                             : std::min(workers_, divided(h.output, rows_));
   const int64_t items = groups * bands;
-  parallel_for(workers_, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t worker = begin; worker < end; ++worker)
-      for (int64_t item = items * worker / workers_; item < items * (worker + 1) / workers_; ++item) {
-        const int64_t image = item / bands * images_, band = item % bands;
-        compute(x + image * from, {first, middle, last}, std::min(images_, sizes_.batch - image),
-                h.output * band / bands, h.output * (band + 1) / bands, y + image * to,
-                work + worker * (kept_size() + results_size()));
-      }
+  share_among(workers_, items, [&](int64_t worker, int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t image = item / bands * images_, band = item % bands;
+      compute(x + image * from, {first, middle, last}, std::min(images_, sizes_.batch - image),
+              h.output * band / bands, h.output * (band + 1) / bands, y + image * to,
+              work + worker * (kept_size() + results_size()));
+    }
   });
 }
 

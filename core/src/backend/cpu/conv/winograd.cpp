@@ -393,6 +393,12 @@ int64_t equal_part(int64_t n, int64_t most) {
 // Calls f(number, part of [0, n)) on all threads.
 template <typename F>
 void share(int64_t n, int threads, const F& f) {
+  share_among(threads, n, [&](int64_t own, int64_t begin, int64_t end) { f(own, Interval{begin, end}); });
+}
+
+// As above, but calls f once for each part, because it has sums of its own.
+template <typename F>
+void share_sums(int64_t n, int threads, const F& f) {
   const int64_t parts = std::min<int64_t>(n, threads);
   parallel_for(parts, kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) f(p, Interval{n * p / parts, n * (p + 1) / parts});
@@ -563,7 +569,7 @@ void winograd_backward_weights(const WinogradSizes& s, int threads, StoredInput 
   if (!plan.by_columns) {  // each thread sums over its tiles
     const Interval columns{0, s.filters};
     const TileMatrices first{own, plan.gradient_step(), s.filters};
-    share(plan.tiles, threads, [&](int64_t thread, Interval part) {
+    share_sums(plan.tiles, threads, [&](int64_t thread, Interval part) {
       const TileMatrices sums{own + thread * plan.gradient_own(), first.step, first.row};
       const TileMatrices v{sums.data + plan.taps * sums.step, plan.v_step, plan.row};
       const TilePanels z{v.data + plan.taps * v.step, plan.m_step, plan.chunk, 0};

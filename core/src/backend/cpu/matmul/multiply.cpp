@@ -19,6 +19,7 @@
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
 #include "runtime/checked.h"
+#include "runtime/division.h"
 #include "runtime/dtype.h"
 #include "runtime/thread_pool.h"
 #include "runtime/threads.h"
@@ -396,16 +397,30 @@ void multiply_typed(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T
   const bool packs_a = way == ProductWay::kPacked && is_far<T>(a.column) && n > kernel.panel;
   // Rounded, so that two threads share one and a half grains: products of 64 x 500 x 10 elements then take 7
   // to 17 us instead of 13 to 20 (Zen 3).
-  const Grid grid = grid_of(m, n, kernel.panel, packs_a ? kBlockColumns<T> : 0,
-                            std::clamp<int64_t>((work + kGrain / 2) / kGrain, 1, threads));
+  const int64_t a_block = packs_a ? kBlockColumns<T> : 0;
+  const Grid grid =
+      grid_of(m, n, kernel.panel, a_block, std::clamp<int64_t>((work + kGrain / 2) / kGrain, 1, threads));
+  const int64_t parts = grid.rows * grid.columns;
+  // A part is computed as a whole, or in pieces if it is divided (runtime/division.h).
+  const Grid within = grid_of(m / grid.rows, n / grid.columns, kernel.panel, a_block,
+                              std::clamp<int64_t>(work / kGrain / (4 * parts), 1, Division::kPieces));
+  const int64_t pieces = within.rows * within.columns;
   const int64_t tiles = ceil_divide(m, kTileRows), panels = ceil_divide(n, kernel.panel);
-  parallel_for(grid.rows * grid.columns, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t x = i / grid.columns, y = i % grid.columns;
-      const int64_t row = tiles * x / grid.rows * kTileRows,
-                    column = panels * y / grid.columns * kernel.panel;
-      const int64_t row_end = std::min(m, tiles * (x + 1) / grid.rows * kTileRows);
-      const int64_t column_end = std::min(n, panels * (y + 1) / grid.columns * kernel.panel);
+  share_among(parts, parts * pieces, [&](int64_t, int64_t begin, int64_t end) {
+    for (int64_t at = begin; at < end;) {
+      const int64_t part = at / pieces, piece = at % pieces;
+      int64_t x = part / grid.columns, y = part % grid.columns;
+      Grid of = grid;
+      if (piece == 0 && end - at >= pieces) {
+        at += pieces;
+      } else {
+        x = x * within.rows + piece / within.columns, y = y * within.columns + piece % within.columns;
+        of.rows *= within.rows, of.columns *= within.columns;
+        ++at;
+      }
+      const int64_t row = tiles * x / of.rows * kTileRows, column = panels * y / of.columns * kernel.panel;
+      const int64_t row_end = std::min(m, tiles * (x + 1) / of.rows * kTileRows);
+      const int64_t column_end = std::min(n, panels * (y + 1) / of.columns * kernel.panel);
       if (row >= row_end || column >= column_end) continue;
       kernel.run({way,
                   row_end - row,

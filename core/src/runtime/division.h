@@ -1,0 +1,47 @@
+// Whether the threads of a pool are of different speed, so that the parts of a region should be divided.
+#pragma once
+
+#include <algorithm>
+
+namespace ortrain {
+
+// Parts of equal size end at the same time if all threads are equally fast. On processors with cores of
+// different speed, the fast threads would wait for the slow ones in every region. Parts are then divided into
+// pieces, and a thread that has done its own part does pieces of others. Pieces cost time (operands are
+// packed again for each), so parts are whole as long as threads hardly wait.
+//
+// What is averaged are shares of single regions, not times: a thread that loses its processor to another
+// program makes one region wait for milliseconds, and pieces would not prevent that.
+class Division {
+ public:
+  static constexpr int kPieces = 8;  // of a part
+
+  // In how many pieces the next region's parts are divided, if more than `most` are not worth it.
+  int pieces(int most) const { return divided_ ? std::clamp(most, 1, kPieces) : 1; }
+
+  // After a region of whole parts: the share of the threads' time in which they had ended before the others.
+  void note_waiting(double share) {
+    if (note(share) > kUneven) become(true, kUneven);
+  }
+
+  // After a region with divided parts: the share of the pieces that a thread took from another one's part.
+  void note_taken(double share) {
+    if (note(share) < kEven) become(false, 0);
+  }
+
+ private:
+  // With two threads, of which one is twice as fast as the other, a quarter of their time is waiting. Once
+  // divided, the fast one takes two of 16 pieces or more if it is 1.4 times as fast.
+  static constexpr double kUneven = 1.0 / 6, kEven = 1.0 / 16, kWeight = 1.0 / 32;
+
+  double note(double share) { return average_ += kWeight * (share - average_); }
+  void become(bool divided, double average) {
+    divided_ = divided;
+    average_ = average;
+  }
+
+  bool divided_ = false;
+  double average_ = 0;
+};
+
+}  // namespace ortrain
