@@ -145,7 +145,36 @@ FLOAT_CASES: dict[str, tuple[Shape, Shape, dict[str, Any]]] = {
     "depthwise-3d": ((1, 4, 3, 5, 6), (4, 1, 2, 3, 3), {"group": 4, "pads": (1,) * 6}),
     "wide-1d": ((4, 20, 50), (24, 20, 5), {"pads": (2, 2), "dilations": (1,)}),
     "wide-3d": ((2, 16, 6, 7, 5), (16, 16, 3, 3, 3), {"pads": (1,) * 6}),
+    "long-lines": ((2, 8, 2101), (6, 8, 3), {"strides": (2,)}),
+    "long-lines-strided": ((3, 6, 3302), (4, 6, 1), {"strides": (3,)}),
+    "wide-images": ((2, 4, 6, 1400), (5, 4, 2, 2), {"strides": (2, 2)}),
 }
+
+
+def drawn(seed: int) -> tuple[Shape, Shape, dict[str, Any]]:
+    """Return a random convolution of up to a few million multiplications, often with long lines."""
+    rng = np.random.default_rng(seed)
+    while True:
+        axes = int(rng.integers(1, 4))
+        lines = {1: (1, 5000), 2: (1, 80), 3: (1, 14)}[axes]
+        inputs = rng.integers(*lines, axes)
+        if axes == 2 and rng.random() < 0.3:
+            inputs = np.array([rng.integers(1, 6), rng.integers(500, 3000)])
+        kernel, strides = rng.choice([1, 2, 3, 3, 5], axes), rng.choice([1, 1, 2, 3], axes)
+        dilations = rng.choice([1, 1, 2], axes)
+        pads = rng.integers(0, 3, 2 * axes) * (rng.random() < 0.5)
+        group = int(rng.choice([1, 1, 2]))
+        batch, channels, filters = int(rng.integers(1, 6)), *(int(n) * group for n in rng.integers(1, 40, 2))
+        rest = inputs + pads[:axes] + pads[axes:] - (kernel - 1) * dilations - 1
+        multiplications = batch * filters * channels // group * np.prod(kernel) * np.prod(rest // strides + 1)
+        if rest.min() >= 0 and multiplications < 1e7:
+            break
+    attributes = {"strides": strides, "pads": pads, "dilations": dilations}
+    return (
+        (batch, channels, *inputs.tolist()),
+        (filters, channels // group, *kernel.tolist()),
+        {**{name: tuple(values.tolist()) for name, values in attributes.items()}, "group": group},
+    )
 
 
 def inputs_of(case: tuple[Shape, Shape, dict[str, Any]]) -> tuple[Array, Array, Array]:
@@ -233,6 +262,17 @@ def test_float_conv_gradient_agrees_with_double(name: str) -> None:
     x, w, _ = inputs_of(FLOAT_CASES[name])
     dy = uniform(*convolve(x, w, **attributes).shape, seed=3)
     check_float_agrees_with_double(partial(conv_grad, attributes), [dy, x, w])
+
+
+@pytest.mark.parametrize("first", range(0, 320, 20))
+def test_float_convolutions_of_random_shapes_agree_with_double(first: int) -> None:
+    for seed in range(first, first + 20):
+        case = drawn(seed)
+        x, w, _ = inputs_of(case)
+        y = convolve(x, w, **case[2])
+        found = run(Op("Conv", case[2]), [x.astype(np.float32), w.astype(np.float32)])[0]
+        np.testing.assert_allclose(found, y, 0, 1e-5 * np.abs(y).max(), err_msg=str(case))
+        check_float_agrees_with_double(partial(conv_grad, case[2]), [uniform(*y.shape, seed=3), x, w])
 
 
 @pytest.mark.parametrize("wanted", SOME_OUTPUTS)

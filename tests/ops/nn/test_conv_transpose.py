@@ -119,6 +119,8 @@ FLOAT_CASES: dict[str, tuple[Shape, Shape, dict[str, Any]]] = {
     "blocked-depthwise": ((2, 32, 5, 6), (32, 1, 3, 3), {"group": 32, "strides": (2, 2)}),
     "wide-1d": ((4, 20, 25), (20, 24, 5), {"strides": (2,), "pads": (2, 2)}),
     "wide-3d": ((2, 16, 3, 4, 5), (16, 16, 2, 2, 2), {"strides": (2, 2, 2)}),
+    "long-lines": ((2, 8, 1100), (8, 6, 2), {"strides": (2,)}),
+    "wide-images": ((2, 4, 3, 700), (4, 5, 2, 2), {"strides": (2, 2)}),
 }
 
 
