@@ -398,11 +398,11 @@ int Pool::start(regions::Work work, void* data, int parts, int most_pieces, Wait
   mode_ = FloatMode::current();
   waiting_.store(waiting, std::memory_order_relaxed);
   resting_.store(false, std::memory_order_relaxed);
+  caller_.begun.store(1, std::memory_order_relaxed);  // the first piece, which the caller does first
   bool any = false;
-  for (int part = 0; part < parts; ++part) {
-    share(part).begun.store(0, std::memory_order_relaxed);
-    if (part == 0) continue;
+  for (int part = 1; part < parts; ++part) {
     Worker& worker = *workers_[static_cast<size_t>(part - 1)];
+    worker.share.begun.store(0, std::memory_order_relaxed);
     worker.offered = wants_part(worker);
     any |= worker.offered;
   }
@@ -439,6 +439,7 @@ void Pool::do_piece(int piece) noexcept {
 
 void Pool::work_from(int mine) noexcept {
   int taken = 0;
+  if (mine == 0) do_piece(0);
   for (int i = 0; i < parts_; ++i) {
     const int part = (mine + i) % parts_;
     std::atomic<int>& begun = share(part).begun;
