@@ -30,8 +30,8 @@ class Division {
   }
 
  private:
-  // With two threads, of which one is twice as fast as the other, a quarter of their time is waiting. Once
-  // divided, the fast one takes two of 16 pieces or more if it is 1.4 times as fast.
+  // If one of two threads is 1.5 times as fast as the other, a sixth of their time is waiting. Once the parts
+  // are divided, the fast thread takes one or two of the 16 pieces from the other.
   static constexpr double kUneven = 1.0 / 6, kEven = 1.0 / 16, kWeight = 1.0 / 32;
 
   double note(double share) { return average_ += kWeight * (share - average_); }
