@@ -1,6 +1,4 @@
 // When the parts of a region are divided: threads of different speed, and what looks like it for a moment.
-#include <algorithm>
-
 #include "catch.h"
 #include "runtime/division.h"
 

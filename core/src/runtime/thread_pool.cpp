@@ -199,7 +199,7 @@ class Pool {
 
   void run(Worker& me, int part);
   void wait_for_work(Worker& me);
-  bool wants_part(const Worker& worker) const;
+  bool is_available(const Worker& worker) const;
   void do_piece(int piece) noexcept;
   void await(Worker& of);
   void learn() noexcept;
@@ -378,7 +378,7 @@ void Pool::run(Worker& me, int part) {
   }
 }
 
-bool Pool::wants_part(const Worker& worker) const {
+bool Pool::is_available(const Worker& worker) const {
   return worker.has_thread() && (worker.state.load(std::memory_order_relaxed) != kAsleep ||
                                  waiting_.load(std::memory_order_relaxed) != Waiting::kAdaptive ||
                                  !worker.interruptions.frequent(now()));
@@ -403,7 +403,7 @@ int Pool::start(regions::Work work, void* data, int parts, int most_pieces, Wait
   for (int part = 1; part < parts; ++part) {
     Worker& worker = *workers_[static_cast<size_t>(part - 1)];
     worker.share.begun.store(0, std::memory_order_relaxed);
-    worker.offered = wants_part(worker);
+    worker.offered = is_available(worker);
     any |= worker.offered;
   }
   learns_ = any && most_pieces > 1 && here.pieces == 0;
