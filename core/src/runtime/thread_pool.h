@@ -63,7 +63,7 @@ class WaitingScope {
 };
 
 // While it exists, the parts of this thread's regions are divided into `pieces` pieces, or into as many as
-// they can have, however fast the threads are.
+// they can have, however fast the threads are. For tests.
 class PiecesScope {
  public:
   explicit PiecesScope(int pieces);
