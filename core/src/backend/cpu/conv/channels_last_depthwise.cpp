@@ -24,6 +24,12 @@ struct DepthwiseLine {
   const float *x, *w;
 };
 
+// The same for the gradient of the weights, and the memory of its sums, which begin with zero.
+struct DepthwiseProductLine {
+  const float* x;
+  float* totals;
+};
+
 // Results of one line, and the elements of the window along it: tap k of a line has its weights at
 // w + weights[k] and reads element i * step + offsets[k] for result i.
 struct DepthwiseResults {
@@ -47,8 +53,10 @@ struct ChannelsLastDepthwiseFunctions {
   // Y from the sums over `count` lines, for the channels [begin, end).
   void (*sums)(const DepthwiseResults& r, int64_t count, const DepthwiseLine* lines,
                const DepthwiseFinish& finish, int64_t begin, int64_t end);
-  // totals[weights[k] + c] += the sum over all results of dy x, for the channels [begin, end); r.y is dY.
-  void (*products)(const DepthwiseResults& r, const float* x, int64_t begin, int64_t end, float* totals);
+  // totals[weights[k] + c] of each line += the sum over all results of dy x, for the channels [begin, end);
+  // r.y is dY.
+  void (*products)(const DepthwiseResults& r, int64_t count, const DepthwiseProductLine* lines, int64_t begin,
+                   int64_t end);
 };
 
 }  // namespace ortrain
@@ -292,11 +300,89 @@ void ProductsOfChannels(const DepthwiseResults& r, const float* x, int64_t chann
   if (k + 1 == r.taps) ProductsOfTaps<1, kWhole>(r, x, k, channel, count, totals);
 }
 
-void Products(const DepthwiseResults& r, const float* x, int64_t begin, int64_t end, float* totals) {
+void ProductsOfLine(const DepthwiseResults& r, const DepthwiseProductLine& line, int64_t begin, int64_t end) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32()));
   int64_t channel = begin;
-  for (; channel + lanes <= end; channel += lanes) ProductsOfChannels<true>(r, x, channel, lanes, totals);
-  if (channel < end) ProductsOfChannels<false>(r, x, channel, end - channel, totals);
+  for (; channel + lanes <= end; channel += lanes)
+    ProductsOfChannels<true>(r, line.x, channel, lanes, line.totals);
+  if (channel < end) ProductsOfChannels<false>(r, line.x, channel, end - channel, line.totals);
+}
+
+#define ORTRAIN_EACH_TAP(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8)
+
+// Three lines with three neighboring taps each, for a vector of channels and results whose windows are
+// inside: as many sums as hide the latency of a multiply-add, and an element of dY is loaded once for all of
+// them.
+HWY_NOINLINE void ProductsOfThreeLines(const DepthwiseResults& r, const DepthwiseProductLine* lines,
+                                       int64_t channel) {
+  const F32 d;
+  const int64_t channels = r.channels, pitch = r.step * channels;
+  const int64_t place = r.first * pitch + r.offsets[0] * channels + channel;
+  const float *x0 = lines[0].x + place, *x1 = lines[1].x + place, *x2 = lines[2].x + place;
+  const float* dy = r.y + r.first * channels + channel;
+  auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0, s8 = s0;
+  for (int64_t i = r.first; i < r.past; ++i) {
+    const auto g = hn::LoadU(d, dy);
+#define ORTRAIN_TAP(t) \
+  s##t = hn::MulAdd(g, hn::LoadU(d, (t < 3 ? x0 : t < 6 ? x1 : x2) + t % 3 * channels), s##t);
+    ORTRAIN_EACH_TAP(ORTRAIN_TAP)
+#undef ORTRAIN_TAP
+    dy += channels, x0 += pitch, x1 += pitch, x2 += pitch;
+  }
+#define ORTRAIN_TAP(t)                                            \
+  {                                                               \
+    float* to = lines[t / 3].totals + r.weights[t % 3] + channel; \
+    hn::StoreU(hn::Add(hn::LoadU(d, to), s##t), d, to);           \
+  }
+  ORTRAIN_EACH_TAP(ORTRAIN_TAP)
+#undef ORTRAIN_TAP
+}
+#undef ORTRAIN_EACH_TAP
+
+// Results whose elements stay in the first-level cache from one vector of channels to the next.
+constexpr int64_t kProductsTogether = 32;
+
+// The results whose windows are inside, for three lines with three neighboring taps each.
+void InnerProducts(const DepthwiseResults& r, const DepthwiseProductLine* lines, int64_t begin, int64_t end) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32())), whole = begin + (end - begin) / lanes * lanes;
+  DepthwiseResults part = r;
+  for (int64_t first = r.inner_first; first < r.inner_past; first = part.past) {
+    part.first = part.inner_first = first;
+    part.past = part.inner_past = HWY_MIN(first + kProductsTogether, r.inner_past);
+    // The next results' elements of dY and of the lines that no earlier line of results has read. Channels of
+    // a result are neighbors in memory, as are results.
+    const int64_t later = (part.past - first) * r.channels;
+    const float* dy = r.y + first * r.channels + later;
+    const int64_t x = (first * r.step + r.offsets[2]) * r.channels + later * r.step;
+    const auto prefetch = [&](const float* from, int64_t of, int64_t channel) HWY_ATTR {
+      for (int64_t i = channel * of; i < (channel + lanes) * of; i += 16) hwy::Prefetch(from + i);
+    };
+    for (int64_t channel = begin; channel < whole; channel += lanes) {
+      prefetch(dy, part.past - first, channel);
+      for (int64_t l = 3 - r.fresh; l < 3; ++l)
+        prefetch(lines[l].x + x, (part.past - first) * r.step, channel);
+      ProductsOfThreeLines(part, lines, channel);
+    }
+    for (int64_t l = 0; whole < end && l < 3; ++l)
+      ProductsOfChannels<false>(part, lines[l].x, whole, end - whole, lines[l].totals);
+  }
+}
+
+void Products(const DepthwiseResults& r, int64_t count, const DepthwiseProductLine* lines, int64_t begin,
+              int64_t end) {
+  // Many results are worth the overhead of separate borders.
+  const bool together = count == 3 && r.taps == 3 && r.offsets[1] == r.offsets[0] + 1 &&
+                        r.offsets[2] == r.offsets[1] + 1 && r.inner_past - r.inner_first >= kProductsTogether;
+  if (!together) {
+    for (int64_t l = 0; l < count; ++l) ProductsOfLine(r, lines[l], begin, end);
+    return;
+  }
+  DepthwiseResults border = r;
+  for (const auto& [first, past] : {std::pair{r.first, r.inner_first}, std::pair{r.inner_past, r.past}}) {
+    border.first = first, border.past = border.inner_first = border.inner_past = past;
+    for (int64_t l = 0; first < past && l < count; ++l) ProductsOfLine(border, lines[l], begin, end);
+  }
+  InnerProducts(r, lines, begin, end);
 }
 
 ChannelsLastDepthwiseFunctions FindChannelsLastDepthwise() { return {Sums, Products}; }
@@ -447,44 +533,16 @@ void ChannelsLastDepthwise::backward_data(const float* dy, const float* turned, 
 }
 
 void ChannelsLastDepthwise::backward_weights(const float* dy, const float* x, float* dw, float* work) const {
-  const ChannelsLastDepthwiseFunctions f = functions();
-  const PassAxis &d = forward_.axes[0], &h = forward_.axes[1], &w = forward_.axes[2];
-  constexpr int64_t kChannels = 64;  // of a task
+  constexpr int64_t kChannels = 64;
   const int64_t channels = sizes_.channels, chunks = (channels + kChannels - 1) / kChannels;
-  const int64_t tasks = sizes_.batch * chunks, size = taps_ * channels;
-  // Each image has separate sums.
-  share_among(workers_, tasks, [&](int64_t, int64_t first, int64_t past) {
+  // A task is an image, or a chunk of its channels if threads would be idle otherwise. Each image has separate
+  // sums, so tasks do not change them.
+  const int64_t parts = sizes_.batch >= workers_ ? 1 : chunks, size = taps_ * channels;
+  share_among(workers_, sizes_.batch * parts, [&](int64_t, int64_t first, int64_t past) {
     for (int64_t task = first; task < past; ++task) {
-      const int64_t image = task / chunks, begin = task % chunks * kChannels,
-                    end = std::min(begin + kChannels, channels);
-      float* sums = work + image * size;
-      for (int64_t tap = 0; tap < taps_; ++tap)
-        std::fill(sums + tap * channels + begin, sums + tap * channels + end, 0.0f);
-      for (int64_t line = 0; line < d.count * h.count; ++line) {
-        const int64_t at_d = line / h.count, at_h = line % h.count;
-        // dY is only read.
-        float* from = const_cast<float*>(dy) + (image * d.count * h.count + line) * w.count * channels;
-        DepthwiseResults r{channels,
-                           w.source,
-                           w.step,
-                           std::ssize(w.taps),
-                           w.offsets.data(),
-                           forward_.places.data(),
-                           0,
-                           w.count,
-                           0,
-                           0,
-                           1,
-                           from,
-                           0};
-        set_inner(w, r);
-        each_inside(d, at_d, [&](int64_t i, int64_t tap_d) {
-          each_inside(h, at_h, [&](int64_t j, int64_t tap_h) {
-            f.products(r, x + ((image * d.source + i) * h.source + j) * w.source * channels, begin, end,
-                       sums + (tap_d * sizes_.window[1].kernel + tap_h) * sizes_.window[2].kernel * channels);
-          });
-        });
-      }
+      const int64_t image = task / parts, part = task % parts;
+      add_products(image, dy, x, chunks * part / parts * kChannels,
+                   std::min(chunks * (part + 1) / parts * kChannels, channels), work + image * size);
     }
   });
   parallel_for(chunks, kChannels * taps_ * sizes_.batch, [&](int64_t first, int64_t past) {
@@ -497,6 +555,46 @@ void ChannelsLastDepthwise::backward_weights(const float* dy, const float* x, fl
         for (int64_t c = 0; c < n; ++c) dw[(begin + c) * taps_ + tap] = static_cast<float>(totals[c]);
       }
   });
+}
+
+void ChannelsLastDepthwise::add_products(int64_t image, const float* dy, const float* x, int64_t begin,
+                                         int64_t end, float* sums) const {
+  const ChannelsLastDepthwiseFunctions f = functions();
+  const PassAxis &d = forward_.axes[0], &h = forward_.axes[1], &w = forward_.axes[2];
+  const int64_t channels = sizes_.channels;
+  for (int64_t tap = 0; tap < taps_; ++tap)
+    std::fill(sums + tap * channels + begin, sums + tap * channels + end, 0.0f);
+  // Channels whose sums, and elements of a few results, fit into the first-level cache.
+  const int64_t together = tuning::kDepthwiseFloats / std::max<int64_t>(2 * taps_, 1) / 16 * 16 + 16;
+  for (int64_t line = 0; line < d.count * h.count; ++line) {
+    DepthwiseProductLine lines[kMostLines];
+    int64_t count = 0;
+    each_inside(d, line / h.count, [&](int64_t i, int64_t tap_d) {
+      each_inside(h, line % h.count, [&](int64_t j, int64_t tap_h) {
+        lines[count++] = {
+            x + ((image * d.source + i) * h.source + j) * w.source * channels,
+            sums + (tap_d * sizes_.window[1].kernel + tap_h) * sizes_.window[2].kernel * channels};
+      });
+    });
+    // dY is only read.
+    float* from = const_cast<float*>(dy) + (image * d.count * h.count + line) * w.count * channels;
+    DepthwiseResults r{channels,
+                       w.source,
+                       w.step,
+                       std::ssize(w.taps),
+                       w.offsets.data(),
+                       forward_.places.data(),
+                       0,
+                       w.count,
+                       0,
+                       0,
+                       1,
+                       from,
+                       std::min(count, h.step)};
+    set_inner(w, r);
+    for (int64_t channel = begin; channel < end; channel += together)
+      f.products(r, count, lines, channel, std::min(channel + together, end));
+  }
 }
 
 }  // namespace ortrain

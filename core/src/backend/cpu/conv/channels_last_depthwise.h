@@ -63,6 +63,10 @@ class ChannelsLastDepthwise {
   void run(const Pass& pass, const float* source, const float* weights, const float* bias,
            const float* addend, const Activation& activation, float* target) const;
 
+  // Computes the sums of an image for the gradient of the weights of the channels [begin, end).
+  void add_products(int64_t image, const float* dy, const float* x, int64_t begin, int64_t end,
+                    float* sums) const;
+
   ConvSizes sizes_;
   bool suits_ = false;
   int64_t workers_ = 1, taps_ = 1;
