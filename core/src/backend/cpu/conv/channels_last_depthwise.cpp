@@ -188,7 +188,8 @@ struct Later {
   }
   // The share of `count` channels from `channel` on.
   HWY_INLINE void prefetch(const Neighbors& n, int64_t channel, int64_t count) const {
-    for (int64_t i = channel * R; n.r.every == 1 && i < (channel + count) * R; i += 16) hwy::Prefetch(y + i);
+    const int64_t written = R * n.r.every;
+    for (int64_t i = channel * written; i < (channel + count) * written; i += 16) hwy::Prefetch(y + i);
     for (int64_t l = n.count - n.r.fresh; l < n.count; ++l)
       for (int64_t i = channel * read; i < (channel + count) * read; i += 16)
         hwy::Prefetch(n.lines[l].x + x + i);
@@ -482,7 +483,7 @@ void ChannelsLastDepthwise::compute(const Pass& p, const Share& share, Depthwise
                      0,
                      w.every,
                      share.target,
-                     source.cached ? 0 : std::min(count, h.step)};
+                     source.cached || !share.prefetches ? 0 : std::min(count, h.step)};
   set_inner(w, r);
   const Clip clip = clip_of(activation);
   const int64_t together = tuning::kDepthwiseFloats / std::max<int64_t>(3 * taps_, 1) / 16 * 16 + 16;
@@ -491,27 +492,33 @@ void ChannelsLastDepthwise::compute(const Pass& p, const Share& share, Depthwise
            std::min(channel + together, channels));
 }
 
-void ChannelsLastDepthwise::run(const Pass& p, const float* source, const float* weights, const float* bias,
-                                const float* addend, const Activation& activation, float* target) const {
-  const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
-  const int64_t channels = sizes_.channels, across = (w.count + kColumns - 1) / kColumns;
+void ChannelsLastDepthwise::run(std::span<const Pass> passes, const float* source, const float* weights,
+                                const float* bias, const float* addend, const Activation& activation,
+                                float* target) const {
+  const PassAxis &d = passes[0].axes[0], &h = passes[0].axes[1];
+  const int64_t channels = sizes_.channels, across = (passes[0].axes[2].count + kColumns - 1) / kColumns;
   const int64_t items = sizes_.batch * d.count * h.count * across;
   share_among(workers_, items, [&](int64_t, int64_t first, int64_t past) {
     for (int64_t item = first; item < past; ++item) {
       const int64_t line = item / across, image = line / h.count / d.count;
-      Share s{line / h.count % d.count, line % h.count, item % across * kColumns, 0, bias};
-      const int64_t result =
-          ((image * d.target + d.first + s.at_d * d.every) * h.target + h.first + s.at_h * h.every) *
-              w.target +
-          w.first;
-      s.past = std::min(s.first + kColumns, w.count);
-      s.addend = addend ? addend + result * channels : nullptr;
-      s.target = target + result * channels;
       const int64_t lines = d.source * h.source;
-      compute(p, s, {source + image * lines * w.source * channels, lines}, weights, activation);
-      // Only the forward pass has other activations, and its results of a line are consecutive.
-      if (!clip_of(activation).complete)
-        activation.apply((s.past - s.first) * channels, s.target + s.first * channels);
+      bool prefetches = true;
+      for (const Pass& p : passes) {
+        const PassAxis& w = p.axes[2];
+        Share s{line / h.count % d.count, line % h.count, item % across * kColumns, 0, bias};
+        const int64_t result =
+            ((image * d.target + d.first + s.at_d * d.every) * h.target + h.first + s.at_h * h.every) *
+                w.target +
+            w.first;
+        s.past = std::min(s.first + kColumns, w.count);
+        s.addend = addend ? addend + result * channels : nullptr;
+        s.target = target + result * channels;
+        s.prefetches = std::exchange(prefetches, false);
+        compute(p, s, {source + image * lines * w.source * channels, lines}, weights, activation);
+        // Only the forward pass has other activations, and its results of a line are consecutive.
+        if (!clip_of(activation).complete)
+          activation.apply((s.past - s.first) * channels, s.target + s.first * channels);
+      }
     }
   });
 }
@@ -525,11 +532,14 @@ void ChannelsLastDepthwise::forward_line(int64_t at, DepthwiseSource x, const fl
 
 void ChannelsLastDepthwise::forward(const float* x, const float* turned, const float* bias,
                                     const float* addend, const Activation& activation, float* y) const {
-  run(forward_, x, turned, bias, addend, activation, y);
+  run({&forward_, 1}, x, turned, bias, addend, activation, y);
 }
 
 void ChannelsLastDepthwise::backward_data(const float* dy, const float* turned, float* dx) const {
-  for (const Pass& p : backward_) run(p, dy, turned, nullptr, nullptr, {}, dx);
+  // The passes that write a line take turns, as their results are next to each other.
+  const size_t together = static_cast<size_t>(std::min(sizes_.window[2].stride, sizes_.window[2].input));
+  for (size_t i = 0; i < backward_.size(); i += together)
+    run({&backward_[i], together}, dy, turned, nullptr, nullptr, {}, dx);
 }
 
 void ChannelsLastDepthwise::backward_weights(const float* dy, const float* x, float* dw, float* work) const {

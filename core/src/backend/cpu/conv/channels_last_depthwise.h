@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "backend/cpu/conv/pass_axis.h"
@@ -56,11 +57,13 @@ class ChannelsLastDepthwise {
     const float* bias = nullptr;
     const float* addend = nullptr;
     float* target = nullptr;
+    bool prefetches = true;  // the lines that it reads first, and the memory of the results
   };
   void compute(const Pass& pass, const Share& share, DepthwiseSource source, const float* weights,
                const Activation& activation) const;
-  // Computes the results of a pass line by line.
-  void run(const Pass& pass, const float* source, const float* weights, const float* bias,
+  // Computes the results of passes line by line. The passes differ only in the last axis, and the first one
+  // has the most results.
+  void run(std::span<const Pass> passes, const float* source, const float* weights, const float* bias,
            const float* addend, const Activation& activation, float* target) const;
 
   // Computes the sums of an image for the gradient of the weights of the channels [begin, end).
