@@ -252,6 +252,10 @@ std::vector<ConvSizes> depthwise_cases(int64_t n) {
       {2, n, n, n, {kNone, axis(2, 4, 1, 1, 3, 2), axis(3, 5, 1, 1, 2, 3)}},  // larger than X
       {1, n, n, n, {axis(4, 3, 2, 1, 1, 1), axis(5, 2), axis(6, 3, 1, 1, 1, 1)}},
       {1, n, n, n, {kNone, kNone, axis(30, 2, 5)}},  // elements of X that no window reads
+      {2, n, n, n, {kNone, axis(6, 3, 1, 1, 1, 1), axis(70, 3, 1, 1, 1, 1)}},  // long lines
+      {3, n, n, n, {kNone, axis(8, 3, 2, 1, 1, 1), axis(149, 3, 2, 1, 1, 1)}},
+      {1, n, n, n, {kNone, axis(9, 2, 2), axis(1101, 3, 3, 1, 1, 1)}},
+      {2, n, n, n, {kNone, axis(40, 3, 1, 1, 1, 1), axis(90, 3, 1, 1, 1, 1)}},  // work for several threads
   };
 }
 
