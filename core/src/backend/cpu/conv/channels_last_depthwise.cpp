@@ -126,6 +126,38 @@ HWY_INLINE void SumsOf(const Neighbors& n, int64_t channel, int64_t count) {
   ORTRAIN_EACH_RESULT(ORTRAIN_STORE)
 }
 
+// A result of four vectors of channels: a single vector would wait for each of its sums.
+HWY_INLINE void SumsOfFourVectors(const Neighbors& n, int64_t channel) {
+  const F32 d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t from = n.at * n.r.step * n.r.channels + channel, to = n.at * n.r.every * n.r.channels + channel;
+  const auto low = hn::Set(d, n.finish.low), high = hn::Set(d, n.finish.high);
+  auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+#define ORTRAIN_EACH_VECTOR(F) F(0) F(1) F(2) F(3)
+#define ORTRAIN_START(v) s##v = hn::LoadU(d, n.finish.bias + channel + v * lanes);
+  if (n.finish.bias) {
+    ORTRAIN_EACH_VECTOR(ORTRAIN_START)
+  }
+  for (int64_t l = 0; l < n.count; ++l)
+    for (int64_t k = n.first_tap; k < n.past_tap; ++k) {
+      const float* w = n.lines[l].w + n.r.weights[k] + channel;
+      const float* x = n.lines[l].x + n.r.offsets[k] * n.r.channels + from;
+#define ORTRAIN_TERM(v) s##v = hn::MulAdd(hn::LoadU(d, w + v * lanes), hn::LoadU(d, x + v * lanes), s##v);
+      ORTRAIN_EACH_VECTOR(ORTRAIN_TERM)
+    }
+#define ORTRAIN_ADD(v) s##v = hn::Add(s##v, hn::LoadU(d, n.finish.addend + to + v * lanes));
+  if (n.finish.addend) {
+    ORTRAIN_EACH_VECTOR(ORTRAIN_ADD)
+  }
+#define ORTRAIN_END(v) hn::StoreU(ClipTo(d, s##v, low, high), d, n.r.y + to + v * lanes);
+  ORTRAIN_EACH_VECTOR(ORTRAIN_END)
+#undef ORTRAIN_END
+#undef ORTRAIN_ADD
+#undef ORTRAIN_TERM
+#undef ORTRAIN_START
+#undef ORTRAIN_EACH_VECTOR
+}
+
 // The sums of R results over a line with three neighboring taps and a step of S: each element is loaded once
 // for all results that read it.
 #define ORTRAIN_TERM(i)                               \
@@ -203,6 +235,12 @@ HWY_NOINLINE void SumsOfChannels(const Neighbors& given, int64_t begin, int64_t 
   const Later<R> later(n);
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32()));
   int64_t channel = begin;
+  if constexpr (R == 1) {
+    for (; channel + 4 * lanes <= end; channel += 4 * lanes) {
+      if (n.r.fresh > 0) later.prefetch(n, channel, 4 * lanes);
+      SumsOfFourVectors(n, channel);
+    }
+  }
   for (; channel + lanes <= end; channel += lanes) {
     if (n.r.fresh > 0) later.prefetch(n, channel, lanes);
     if constexpr (S > 0)
