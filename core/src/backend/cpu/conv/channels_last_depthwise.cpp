@@ -130,7 +130,8 @@ HWY_INLINE void SumsOf(const Neighbors& n, int64_t channel, int64_t count) {
 HWY_INLINE void SumsOfFourVectors(const Neighbors& n, int64_t channel) {
   const F32 d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t from = n.at * n.r.step * n.r.channels + channel, to = n.at * n.r.every * n.r.channels + channel;
+  const int64_t from = n.at * n.r.step * n.r.channels + channel,
+                to = n.at * n.r.every * n.r.channels + channel;
   const auto low = hn::Set(d, n.finish.low), high = hn::Set(d, n.finish.high);
   auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
 #define ORTRAIN_EACH_VECTOR(F) F(0) F(1) F(2) F(3)
@@ -583,8 +584,8 @@ void ChannelsLastDepthwise::backward_data(const float* dy, const float* turned, 
 void ChannelsLastDepthwise::backward_weights(const float* dy, const float* x, float* dw, float* work) const {
   constexpr int64_t kChannels = 64;
   const int64_t channels = sizes_.channels, chunks = (channels + kChannels - 1) / kChannels;
-  // A task is an image, or a chunk of its channels if threads would be idle otherwise. Each image has separate
-  // sums, so tasks do not change them.
+  // A task is an image, or a chunk of its channels if threads would be idle otherwise. Each image has
+  // separate sums, so tasks do not change them.
   const int64_t parts = sizes_.batch >= workers_ ? 1 : chunks, size = taps_ * channels;
   share_among(workers_, sizes_.batch * parts, [&](int64_t, int64_t first, int64_t past) {
     for (int64_t task = first; task < past; ++task) {
