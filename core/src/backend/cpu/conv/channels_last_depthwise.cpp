@@ -229,6 +229,13 @@ struct Later {
   }
 };
 
+// `results` results of less than a vector of channels: two at a time, which takes less code.
+HWY_NOINLINE void SumsOfRest(const Neighbors& given, int64_t results, int64_t channel, int64_t count) {
+  Neighbors n = given;
+  for (; results >= 2; results -= 2, n.at += 2) SumsOf<2, false>(n, channel, count);
+  if (results == 1) SumsOf<1, false>(n, channel, count);
+}
+
 // R results of the channels [begin, end). S: the step if each line has three neighboring taps, else 0.
 template <int R, int S>
 HWY_NOINLINE void SumsOfChannels(const Neighbors& given, int64_t begin, int64_t end) {
@@ -236,28 +243,25 @@ HWY_NOINLINE void SumsOfChannels(const Neighbors& given, int64_t begin, int64_t 
   const Later<R> later(n);
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32()));
   int64_t channel = begin;
-  if constexpr (R == 1) {
-    for (; channel + 4 * lanes <= end; channel += 4 * lanes) {
-      if (n.r.fresh > 0) later.prefetch(n, channel, 4 * lanes);
-      SumsOfFourVectors(n, channel);
-    }
-  }
-  for (; channel + lanes <= end; channel += lanes) {
-    if (n.r.fresh > 0) later.prefetch(n, channel, lanes);
-    if constexpr (S > 0)
+  while (channel + lanes <= end) {
+    const bool four = R == 1 && channel + 4 * lanes <= end;
+    const int64_t count = four ? 4 * lanes : lanes;
+    if (n.r.fresh > 0) later.prefetch(n, channel, count);
+    if constexpr (S > 0) {
       SumsOfThreeTaps<R, S, true>(n, channel, lanes);
-    else
-      SumsOf<R, true>(n, channel, lanes);
+    } else {
+      if (four)
+        SumsOfFourVectors(n, channel);
+      else
+        SumsOf<R, true>(n, channel, lanes);
+    }
+    channel += count;
   }
   if (channel == end) return;
-  if constexpr (S > 0) {
+  if constexpr (S > 0)
     SumsOfThreeTaps<R, S, false>(n, channel, end - channel);
-  } else {  // less than a vector: two at a time, which takes less code
-    constexpr int kTogether = HWY_MIN(R, 2);
-    Neighbors some = n;
-    for (int i = 0; i < R; i += kTogether, some.at += kTogether)
-      SumsOf<kTogether, false>(some, channel, end - channel);
-  }
+  else
+    SumsOfRest(n, R, channel, end - channel);
 }
 
 // The results [n.at, past), whose windows are inside. A single result reads each element once in either way.
@@ -332,15 +336,16 @@ HWY_INLINE void ProductsOfTaps(const DepthwiseResults& r, const float* x, int64_
 }
 
 template <bool kWhole>
-void ProductsOfChannels(const DepthwiseResults& r, const float* x, int64_t channel, int64_t count,
-                        float* totals) {
+HWY_NOINLINE void ProductsOfChannels(const DepthwiseResults& r, const float* x, int64_t channel,
+                                     int64_t count, float* totals) {
   int64_t k = 0;
   for (; k + 3 <= r.taps; k += 3) ProductsOfTaps<3, kWhole>(r, x, k, channel, count, totals);
   if (k + 2 == r.taps) return ProductsOfTaps<2, kWhole>(r, x, k, channel, count, totals);
   if (k + 1 == r.taps) ProductsOfTaps<1, kWhole>(r, x, k, channel, count, totals);
 }
 
-void ProductsOfLine(const DepthwiseResults& r, const DepthwiseProductLine& line, int64_t begin, int64_t end) {
+HWY_NOINLINE void ProductsOfLine(const DepthwiseResults& r, const DepthwiseProductLine& line, int64_t begin,
+                                 int64_t end) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32()));
   int64_t channel = begin;
   for (; channel + lanes <= end; channel += lanes)
