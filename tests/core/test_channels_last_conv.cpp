@@ -273,6 +273,21 @@ TEST_CASE("depthwise convolutions with channels last agree with double precision
     }
 }
 
+TEST_CASE("a depthwise convolution can be added to the values in its target on every instruction set") {
+  for (const int64_t channels : {3, 70})
+    for (const ConvSizes& s : depthwise_cases(channels)) {
+      const Case c(s);
+      on_every_target([&] {
+        const ChannelsLastDepthwise conv(c.s);
+        Floats turned(static_cast<size_t>(conv.turned_size())), y = c.addend;
+        conv.turn_weights(c.w.data(), turned.data());
+        conv.forward(c.x.data(), turned.data(), c.bias.data(), y.data(), {Activation::Kind::kRelu, 0, 0},
+                     y.data());
+        check_near(y, c.y);
+      });
+    }
+}
+
 TEST_CASE("depthwise convolutions with channels last do not depend on the number of threads") {
   for (const ConvSizes& s : depthwise_cases(70)) {
     const Case c(s);

@@ -39,7 +39,7 @@ struct DepthwiseResults {
   int64_t inner_first, inner_past;  // of those whose windows are inside
   int64_t every;                    // elements of the target from one result to the next
   float* y;                         // of result 0
-  int64_t fresh;  // number of last lines that no earlier line of results has read; 0: all are in the cache
+  int64_t fresh;  // number of last lines that no earlier line of results has read; 0: do not prefetch
 };
 
 // The operations after the sums: Y = bias + sums + addend, clipped to [low, high]; bias and addend may be
@@ -164,34 +164,34 @@ HWY_INLINE void SumsOfFourVectors(const Neighbors& n, int64_t channel) {
 #define ORTRAIN_TERM(i)                               \
   if constexpr (R > i && j >= i * S && j < i * S + 3) \
     s##i = hn::MulAdd(j == i * S ? w0 : j == i * S + 1 ? w1 : w2, v, s##i);
-#define ORTRAIN_COLUMN(column)                                         \
-  if constexpr (column <= (R - 1) * S + 2) {                           \
-    constexpr int j = column;                                          \
-    const auto v = LoadChannels<kWhole>(x + column * channels, count); \
-    ORTRAIN_EACH_RESULT(ORTRAIN_TERM)                                  \
+#define ORTRAIN_COLUMN(column)                          \
+  if constexpr (column <= (R - 1) * S + 2) {            \
+    constexpr int j = column;                           \
+    const auto v = hn::LoadU(d, x + column * channels); \
+    ORTRAIN_EACH_RESULT(ORTRAIN_TERM)                   \
   }
-#define ORTRAIN_LINE(l)                                                                            \
-  {                                                                                                \
-    const float *w = n.lines[l].w + channel, *x = n.lines[l].x + first;                            \
-    const auto w0 = LoadChannels<kWhole>(w + p0, count), w1 = LoadChannels<kWhole>(w + p1, count), \
-               w2 = LoadChannels<kWhole>(w + p2, count);                                           \
-    ORTRAIN_COLUMN(0)                                                                              \
-    ORTRAIN_COLUMN(1) ORTRAIN_COLUMN(2) ORTRAIN_COLUMN(3) ORTRAIN_COLUMN(4) ORTRAIN_COLUMN(5)      \
+#define ORTRAIN_LINE(l)                                                                         \
+  {                                                                                             \
+    const float *w = n.lines[l].w + channel, *x = n.lines[l].x + first;                         \
+    const auto w0 = hn::LoadU(d, w + p0), w1 = hn::LoadU(d, w + p1), w2 = hn::LoadU(d, w + p2); \
+    ORTRAIN_COLUMN(0)                                                                           \
+    ORTRAIN_COLUMN(1) ORTRAIN_COLUMN(2) ORTRAIN_COLUMN(3) ORTRAIN_COLUMN(4) ORTRAIN_COLUMN(5)   \
   }
 
-// R results of a vector of channels, each with three neighboring taps; three lines are written out for whole
-// vectors.
-template <int R, int S, bool kWhole>
-HWY_INLINE void SumsOfThreeTaps(const Neighbors& n, int64_t channel, int64_t count) {
+// R results of a vector of channels, each with three neighboring taps; three lines are written out.
+template <int R, int S>
+HWY_INLINE void SumsOfThreeTaps(const Neighbors& n, int64_t channel) {
   static_assert((R - 1) * S + 3 <= 6);
+  constexpr bool kWhole = true;
   const F32 d;
+  const int64_t count = static_cast<int64_t>(hn::Lanes(d));
   const auto low = hn::Set(d, n.finish.low), high = hn::Set(d, n.finish.high);
   const auto start = n.finish.bias ? LoadChannels<kWhole>(n.finish.bias + channel, count) : hn::Zero(d);
   auto s0 = start, s1 = start, s2 = start, s3 = start, s4 = start, s5 = start, s6 = start, s7 = start;
   const int64_t channels = n.r.channels, next = n.r.every * channels,
                 first = (n.at * S + n.r.offsets[0]) * channels + channel, p0 = n.r.weights[0],
                 p1 = n.r.weights[1], p2 = n.r.weights[2];
-  if (kWhole && n.count == 3) {
+  if (n.count == 3) {
     ORTRAIN_LINE(0)
     ORTRAIN_LINE(1)
     ORTRAIN_LINE(2)
@@ -242,13 +242,16 @@ HWY_NOINLINE void SumsOfChannels(const Neighbors& given, int64_t begin, int64_t 
   const Neighbors n = given;
   const Later<R> later(n);
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32()));
+  // The last vector may begin with channels of the vector before, unless the sums are added to the target.
+  const bool overlaps = end >= lanes && n.finish.addend != n.r.y;
   int64_t channel = begin;
-  while (channel + lanes <= end) {
+  while (channel + lanes <= end || (overlaps && channel < end)) {
+    channel = HWY_MIN(channel, end - lanes);
     const bool four = R == 1 && channel + 4 * lanes <= end;
     const int64_t count = four ? 4 * lanes : lanes;
     if (n.r.fresh > 0) later.prefetch(n, channel, count);
     if constexpr (S > 0) {
-      SumsOfThreeTaps<R, S, true>(n, channel, lanes);
+      SumsOfThreeTaps<R, S>(n, channel);
     } else {
       if (four)
         SumsOfFourVectors(n, channel);
@@ -257,11 +260,7 @@ HWY_NOINLINE void SumsOfChannels(const Neighbors& given, int64_t begin, int64_t 
     }
     channel += count;
   }
-  if (channel == end) return;
-  if constexpr (S > 0)
-    SumsOfThreeTaps<R, S, false>(n, channel, end - channel);
-  else
-    SumsOfRest(n, R, channel, end - channel);
+  if (channel < end) SumsOfRest(n, R, channel, end - channel);
 }
 
 // The results [n.at, past), whose windows are inside. A single result reads each element once in either way.
@@ -399,11 +398,11 @@ void InnerProducts(const DepthwiseResults& r, const DepthwiseProductLine* lines,
     const int64_t later = (part.past - first) * r.channels;
     const float* dy = r.y + first * r.channels + later;
     const int64_t x = (first * r.step + r.offsets[2]) * r.channels + later * r.step;
-    const auto prefetch = [&](const float* from, int64_t of, int64_t channel) HWY_ATTR {
-      for (int64_t i = channel * of; i < (channel + lanes) * of; i += 16) hwy::Prefetch(from + i);
+    const auto prefetch = [&](const float* from, int64_t results, int64_t channel) HWY_ATTR {
+      for (int64_t i = channel * results; i < (channel + lanes) * results; i += 16) hwy::Prefetch(from + i);
     };
     for (int64_t channel = begin; channel < whole; channel += lanes) {
-      prefetch(dy, part.past - first, channel);
+      if (r.fresh > 0) prefetch(dy, part.past - first, channel);
       for (int64_t l = 3 - r.fresh; l < 3; ++l)
         prefetch(lines[l].x + x, (part.past - first) * r.step, channel);
       ProductsOfThreeLines(part, lines, channel);
@@ -630,7 +629,8 @@ void ChannelsLastDepthwise::add_products(int64_t image, const float* dy, const f
             sums + (tap_d * sizes_.window[1].kernel + tap_h) * sizes_.window[2].kernel * channels};
       });
     });
-    // dY is only read.
+    // Only if all channels are read, what is prefetched is contiguous. dY is only read.
+    const int64_t fresh = end - begin == channels ? std::min(count, h.step) : 0;
     float* from = const_cast<float*>(dy) + (image * d.count * h.count + line) * w.count * channels;
     DepthwiseResults r{channels,
                        w.source,
@@ -644,7 +644,7 @@ void ChannelsLastDepthwise::add_products(int64_t image, const float* dy, const f
                        0,
                        1,
                        from,
-                       std::min(count, h.step)};
+                       fresh};
     set_inner(w, r);
     for (int64_t channel = begin; channel < end; channel += together)
       f.products(r, count, lines, channel, std::min(channel + together, end));
