@@ -42,6 +42,13 @@ struct DepthwiseResults {
   int64_t fresh;  // number of last lines that no earlier line of results has read; 0: do not prefetch
 };
 
+// Whether the taps of a line read neighboring elements.
+inline bool is_neighboring(const DepthwiseResults& r) {
+  for (int64_t k = 1; k < r.taps; ++k)
+    if (r.offsets[k] != r.offsets[k - 1] + 1) return false;
+  return true;
+}
+
 // The operations after the sums: Y = bias + sums + addend, clipped to [low, high]; bias and addend may be
 // null.
 struct DepthwiseFinish {
@@ -284,7 +291,7 @@ void Sums(const DepthwiseResults& r, int64_t count, const DepthwiseLine* lines, 
     n.first_tap = 0, n.past_tap = r.taps;
   };
   border(r.inner_first);
-  const bool three = r.taps == 3 && r.offsets[1] == r.offsets[0] + 1 && r.offsets[2] == r.offsets[1] + 1;
+  const bool three = r.taps == 3 && is_neighboring(r);
   if (three && r.step == 1)
     Inner<4, 1>(n, r.inner_past, begin, end);
   else if (three && r.step == 2)  // fewer results: elements are read more nearly in their order in memory
@@ -343,90 +350,92 @@ HWY_NOINLINE void ProductsOfChannels(const DepthwiseResults& r, const float* x, 
   if (k + 1 == r.taps) ProductsOfTaps<1, kWhole>(r, x, k, channel, count, totals);
 }
 
-HWY_NOINLINE void ProductsOfLine(const DepthwiseResults& r, const DepthwiseProductLine& line, int64_t begin,
-                                 int64_t end) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32()));
-  int64_t channel = begin;
-  for (; channel + lanes <= end; channel += lanes)
-    ProductsOfChannels<true>(r, line.x, channel, lanes, line.totals);
-  if (channel < end) ProductsOfChannels<false>(r, line.x, channel, end - channel, line.totals);
-}
-
-#define ORTRAIN_EACH_TAP(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8)
-
-// Three lines with three neighboring taps each, for a vector of channels and results whose windows are
-// inside: as many sums as hide the latency of a multiply-add, and an element of dY is loaded once for all of
-// them.
-HWY_NOINLINE void ProductsOfThreeLines(const DepthwiseResults& r, const DepthwiseProductLine* lines,
-                                       int64_t channel) {
+// L lines with K neighboring taps each, for a vector of channels: enough sums to hide the latency of a
+// multiply-add, and an element of dY is loaded once for all of them.
+#define ORTRAIN_EACH_TAP(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9)
+#define ORTRAIN_TAP(t)     \
+  if constexpr (t < L * K) \
+    s##t = hn::MulAdd(g, hn::LoadU(d, (t / K == 0 ? x0 : t / K == 1 ? x1 : x2) + t % K * channels), s##t);
+#define ORTRAIN_TAP_INSIDE(t)          \
+  if (t % K >= begin && t % K < end) { \
+    ORTRAIN_TAP(t)                     \
+  }
+#define ORTRAIN_BORDER(past)                                                                    \
+  for (; i < past; ++i, dy += channels, x0 += pitch, x1 += pitch, x2 += pitch) {                \
+    const auto g = hn::LoadU(d, dy);                                                            \
+    const int64_t column = i * r.step + r.offsets[0], begin = -column, end = r.source - column; \
+    ORTRAIN_EACH_TAP(ORTRAIN_TAP_INSIDE)                                                        \
+  }
+template <int L, int K>
+HWY_NOINLINE void ProductsOfLines(const DepthwiseResults& given, const DepthwiseProductLine* lines,
+                                  int64_t channel) {
+  static_assert(L * K <= 10);
   const F32 d;
+  const DepthwiseResults r = given;
   const int64_t channels = r.channels, pitch = r.step * channels;
   const int64_t place = r.first * pitch + r.offsets[0] * channels + channel;
-  const float *x0 = lines[0].x + place, *x1 = lines[1].x + place, *x2 = lines[2].x + place;
+  const float *x0 = lines[0].x + place, *x1 = lines[1].x + place, *x2 = lines[L - 1].x + place;
   const float* dy = r.y + r.first * channels + channel;
-  auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0, s8 = s0;
-  for (int64_t i = r.first; i < r.past; ++i) {
+  auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0, s8 = s0, s9 = s0;
+  int64_t i = r.first;
+  ORTRAIN_BORDER(r.inner_first)
+  for (; i < r.inner_past; ++i, dy += channels, x0 += pitch, x1 += pitch, x2 += pitch) {
     const auto g = hn::LoadU(d, dy);
-#define ORTRAIN_TAP(t) \
-  s##t = hn::MulAdd(g, hn::LoadU(d, (t < 3 ? x0 : t < 6 ? x1 : x2) + t % 3 * channels), s##t);
     ORTRAIN_EACH_TAP(ORTRAIN_TAP)
-#undef ORTRAIN_TAP
-    dy += channels, x0 += pitch, x1 += pitch, x2 += pitch;
   }
+  ORTRAIN_BORDER(r.past)
+#undef ORTRAIN_BORDER
+#undef ORTRAIN_TAP_INSIDE
+#undef ORTRAIN_TAP
 #define ORTRAIN_TAP(t)                                            \
-  {                                                               \
-    float* to = lines[t / 3].totals + r.weights[t % 3] + channel; \
+  if constexpr (t < L * K) {                                      \
+    float* to = lines[t / K].totals + r.weights[t % K] + channel; \
     hn::StoreU(hn::Add(hn::LoadU(d, to), s##t), d, to);           \
   }
   ORTRAIN_EACH_TAP(ORTRAIN_TAP)
 #undef ORTRAIN_TAP
-}
 #undef ORTRAIN_EACH_TAP
+}
 
-// Results whose elements stay in the first-level cache from one vector of channels to the next.
-constexpr int64_t kProductsTogether = 32;
-
-// The results whose windows are inside, for three lines with three neighboring taps each.
-void InnerProducts(const DepthwiseResults& r, const DepthwiseProductLine* lines, int64_t begin, int64_t end) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32())), whole = begin + (end - begin) / lanes * lanes;
-  DepthwiseResults part = r;
-  for (int64_t first = r.inner_first; first < r.inner_past; first = part.past) {
-    part.first = part.inner_first = first;
-    part.past = part.inner_past = HWY_MIN(first + kProductsTogether, r.inner_past);
-    // The next results' elements of dY and of the lines that no earlier line of results has read. Channels of
-    // a result are neighbors in memory, as are results.
-    const int64_t later = (part.past - first) * r.channels;
-    const float* dy = r.y + first * r.channels + later;
-    const int64_t x = (first * r.step + r.offsets[2]) * r.channels + later * r.step;
-    const auto prefetch = [&](const float* from, int64_t results, int64_t channel) HWY_ATTR {
-      for (int64_t i = channel * results; i < (channel + lanes) * results; i += 16) hwy::Prefetch(from + i);
-    };
-    for (int64_t channel = begin; channel < whole; channel += lanes) {
-      if (r.fresh > 0) prefetch(dy, part.past - first, channel);
-      for (int64_t l = 3 - r.fresh; l < 3; ++l)
-        prefetch(lines[l].x + x, (part.past - first) * r.step, channel);
-      ProductsOfThreeLines(part, lines, channel);
-    }
-    for (int64_t l = 0; whole < end && l < 3; ++l)
-      ProductsOfChannels<false>(part, lines[l].x, whole, end - whole, lines[l].totals);
-  }
+// Prefetches `results` results' elements of dY from result `first` on, and of the lines that no earlier line
+// of results has read: the share of `count` channels from `channel` on. The channels of a result are
+// neighbors in memory, as are results.
+HWY_INLINE void PrefetchProducts(const DepthwiseResults& r, int64_t lines, const DepthwiseProductLine* line,
+                                 int64_t first, int64_t results, int64_t channel, int64_t count) {
+  const auto prefetch = [&](const float* from, int64_t each) HWY_ATTR {
+    for (int64_t i = channel * each; i < (channel + count) * each; i += 16) hwy::Prefetch(from + i);
+  };
+  if (r.fresh == 0) return;
+  prefetch(r.y + first * r.channels, results);
+  for (int64_t l = lines - r.fresh; l < lines; ++l)
+    prefetch(line[l].x + (first * r.step + r.offsets[r.taps - 1]) * r.channels, results * r.step);
 }
 
 void Products(const DepthwiseResults& r, int64_t count, const DepthwiseProductLine* lines, int64_t begin,
               int64_t end) {
-  // Many results are worth the overhead of separate borders.
-  const bool together = count == 3 && r.taps == 3 && r.offsets[1] == r.offsets[0] + 1 &&
-                        r.offsets[2] == r.offsets[1] + 1 && r.inner_past - r.inner_first >= kProductsTogether;
-  if (!together) {
-    for (int64_t l = 0; l < count; ++l) ProductsOfLine(r, lines[l], begin, end);
-    return;
+  // Results whose elements stay in the first-level cache from one vector of channels to the next.
+  constexpr int64_t kTogether = 32;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32())), whole = begin + (end - begin) / lanes * lanes;
+  const bool neighboring = is_neighboring(r), three = neighboring && r.taps == 3,
+             five = neighboring && r.taps == 5;
+  const int64_t group = three ? 3 : five ? 2 : 0, grouped = group > 0 ? count / group * group : 0;
+  DepthwiseResults part = r;
+  for (int64_t first = r.first; grouped > 0 && first < r.past; first = part.past) {
+    part.first = first, part.past = HWY_MIN(first + kTogether, r.past);
+    part.inner_first = HWY_MAX(first, HWY_MIN(r.inner_first, part.past));
+    part.inner_past = HWY_MAX(part.inner_first, HWY_MIN(r.inner_past, part.past));
+    for (int64_t channel = begin; channel < whole; channel += lanes) {
+      PrefetchProducts(r, count, lines, part.past, part.past - first, channel, lanes);
+      for (int64_t l = 0; l < grouped; l += group)
+        three ? ProductsOfLines<3, 3>(part, lines + l, channel)
+              : ProductsOfLines<2, 5>(part, lines + l, channel);
+    }
   }
-  DepthwiseResults border = r;
-  for (const auto& [first, past] : {std::pair{r.first, r.inner_first}, std::pair{r.inner_past, r.past}}) {
-    border.first = first, border.past = border.inner_first = border.inner_past = past;
-    for (int64_t l = 0; first < past && l < count; ++l) ProductsOfLine(border, lines[l], begin, end);
+  for (int64_t l = 0; l < count; ++l) {
+    for (int64_t channel = begin; l >= grouped && channel < whole; channel += lanes)
+      ProductsOfChannels<true>(r, lines[l].x, channel, lanes, lines[l].totals);
+    if (whole < end) ProductsOfChannels<false>(r, lines[l].x, whole, end - whole, lines[l].totals);
   }
-  InnerProducts(r, lines, begin, end);
 }
 
 ChannelsLastDepthwiseFunctions FindChannelsLastDepthwise() { return {Sums, Products}; }
