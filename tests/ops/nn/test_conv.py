@@ -275,6 +275,43 @@ def test_float_convolutions_of_random_shapes_agree_with_double(first: int) -> No
         check_float_agrees_with_double(partial(conv_grad, case[2]), [uniform(*y.shape, seed=3), x, w])
 
 
+def depthwise_between_others(seed: int, dtype: Any) -> dict[str, Array]:
+    """Return the results and gradients of a random depthwise convolution of what another convolution gives."""
+    rng = np.random.default_rng(seed)
+    channels, kernel, stride = (
+        int(rng.choice(n)) for n in ([3, 8, 20, 40, 70], [2, 3, 3, 5, 5], [1, 1, 2, 3])
+    )
+    size = rng.integers(kernel, [20, 80])
+    pads = rng.integers(0, 3, 4)
+    attributes = {"strides": (stride, stride), "pads": tuple(pads.tolist()), "group": channels}
+    x, expand = rng.standard_normal((2, 4, *size)), rng.standard_normal((channels, 4, 1, 1))
+    w, mix = (
+        rng.standard_normal((channels, 1, kernel, kernel)),
+        rng.standard_normal((channels, channels, 1, 1)),
+    )
+    model = make_model(
+        Op("Conv", outputs=1),
+        [x.astype(dtype), expand.astype(dtype)],
+        extra_nodes=[
+            helper.make_node("Conv", ["y0", "w"], ["y"], **attributes),
+            helper.make_node("Conv", ["y", "mix"], ["dy"]),
+            helper.make_node("ConvGrad", ["dy", "y0", "w"], ["dx", "dw"], domain=MICROSOFT, **attributes),
+        ],
+        extra_constants={"w": w.astype(dtype), "mix": mix.astype(dtype)},
+        outputs=["y", "dx", "dw"],
+    )
+    return run_model(model.SerializeToString(), {"x0": x.astype(dtype), "x1": expand.astype(dtype)})
+
+
+@pytest.mark.parametrize("first", range(0, 80, 20))
+def test_depthwise_convolutions_between_others_agree_with_double(first: int) -> None:
+    for seed in range(first, first + 20):
+        single, double = (depthwise_between_others(seed, dtype) for dtype in (np.float32, np.float64))
+        for name, expected in double.items():
+            limit = 2e-5 * np.abs(expected).max()
+            np.testing.assert_allclose(single[name], expected, 0, limit, err_msg=f"{name}, seed {seed}")
+
+
 @pytest.mark.parametrize("wanted", SOME_OUTPUTS)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_conv_gradient_makes_what_is_wanted(wanted: tuple[bool, ...], dtype: Any) -> None:
