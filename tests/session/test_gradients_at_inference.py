@@ -209,6 +209,29 @@ def test_the_gradient_at_another_point() -> None:
     np.testing.assert_allclose(results["dh"], 3 * np.exp(-1.0))
 
 
+@pytest.mark.parametrize("at", ["x", "x1"])
+@pytest.mark.parametrize("pool", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("shape", [[1, 2, 5, 7], ["n", 3, 9]], ids=str)
+def test_the_gradient_of_a_pool_with_a_stride_has_the_size_of_its_input(
+    pool: str, shape: list[str | int], at: str
+) -> None:
+    """Inputs of two sizes have the same number of windows, and the output of the gradient states no shape."""
+    axes = len(shape) - 2
+    nodes = [
+        helper.make_node(pool, ["x"], ["p"], kernel_shape=[2] * axes, strides=[2] * axes),
+        helper.make_node("Mul", ["p", "p"], ["q"]),
+        helper.make_node("ReduceSum", ["q"], ["y"], keepdims=0),
+        gradient([at], ["dx"], ["x"], "y"),
+    ]
+    no_shape = helper.make_tensor_value_info("dx", onnx.TensorProto.DOUBLE, None)
+    model = model_of(nodes, [tensor("x", shape), tensor("x1", shape)], [tensor("y", []), no_shape])
+    sizes = [2 if dim == "n" else int(dim) for dim in shape]
+    x = RNG.permutation(int(np.prod(sizes))).reshape(sizes) / 10
+    dx = run(model, x=x, x1=x)["dx"]
+    assert dx.shape == x.shape
+    np.testing.assert_allclose(dx, differences(model, "y", {"x": x, "x1": x}, "x"), rtol=1e-6, atol=1e-6)
+
+
 def test_the_gradient_with_respect_to_what_does_not_matter_is_zero() -> None:
     nodes = [helper.make_node("Neg", ["a"], ["y"]), gradient(["a", "b"], ["da", "db"], ["a", "b"], "y")]
     model = model_of(

@@ -75,6 +75,7 @@ class GradientNode {
   bool depends_on(const std::string& x) const;
   void remove_node();
   void put_in(Model derived, const std::vector<size_t>& independent);
+  bool have_equal_shapes(const std::vector<std::string>& a, const std::vector<std::string>& b) const;
   void add_zeros(size_t i);
 
   Model& model_;
@@ -214,6 +215,26 @@ void GradientNode::put_in(Model derived, const std::vector<size_t>& independent)
       graph_.nodes.push_back(std::move(node));
   }
   for (const auto& [domain, version] : derived.opsets) model_.opsets.emplace(domain, version);
+  // Gradients of pooling need the stated shapes. At another point, values may have other shapes.
+  if (!have_equal_shapes(names, node_.inputs)) return;
+  for (const auto& [name, stated] : derived.graph.value_info) {
+    const auto at = place.find(name);
+    if (at == place.end() || graph_.is_input(at->second) || graph_.is_initializer(at->second)) continue;
+    graph_.value_info.try_emplace(at->second, stated).first->second.name = at->second;
+  }
+}
+
+// Whether two lists of values are known to have the same shapes.
+bool GradientNode::have_equal_shapes(const std::vector<std::string>& a,
+                                     const std::vector<std::string>& b) const {
+  if (a == b) return true;
+  const ValueTypes types(model_);
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](const std::string& x, const std::string& y) {
+    const std::optional<std::vector<Dim>> dims = types.info(x).dims, others = types.info(y).dims;
+    return dims && others &&
+           std::equal(dims->begin(), dims->end(), others->begin(), others->end(),
+                      [](const Dim& one, const Dim& other) { return one.same(other); });
+  });
 }
 
 // Output i is zero, because y does not depend on the i-th x.
