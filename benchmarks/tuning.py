@@ -173,6 +173,9 @@ CASES: dict[str, Cases] = {
         (8, 64, 32), (16, 64, 32), (4, 512, 512), (8, 512, 512), (16, 512, 512), by_rows=False
     ),
     "kFewRows": products((16, 512, 512), (32, 512, 512), (64, 512, 512)),
+    "kFewNarrowRows": products((16, 512, 512), (32, 512, 512), (64, 512, 512)),
+    "kNarrowPanel": products((32, 512, 512), (64, 512, 512)),
+    "kFewPanels": products((64, 512, 16), (64, 512, 32), (64, 512, 64)),
     "kUnpackedRows": {
         f"{m} x {k} x {n}, four bits": lambda m=m, k=k, n=n: quantized_product(m, k, n)  # type: ignore[misc]
         for m, k, n in [(1, 1024, 1024), (8, 1024, 1024), (64, 512, 2048)]

@@ -367,6 +367,12 @@ Grid grid_of(int64_t m, int64_t n, int64_t panel, int64_t a_block, int64_t threa
   return best;
 }
 
+// Up to so many rows, a B with contiguous rows is read as it is stored.
+int64_t few_rows(int64_t n, int64_t panel, size_t element) {
+  const bool narrow = panel * static_cast<int64_t>(element) <= tuning::kNarrowPanel;
+  return narrow && n > tuning::kFewPanels * panel ? tuning::kFewNarrowRows : tuning::kFewRows;
+}
+
 template <typename T>
 void multiply_typed(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, MatrixView<const T> b,
                     T beta, T* c, int64_t c_row, int threads) {
@@ -385,14 +391,14 @@ void multiply_typed(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T
   if (n == 1) b.column = 1;
   if (k == 1 && b.column != 1) b.row = 1;
   const bool rows = b.column == 1;
+  const ProductKernel<T> kernel = kernel_of<T>();
   ProductWay way = ProductWay::kPacked;
-  if (rows && m <= tuning::kFewRows) way = ProductWay::kDirect;
+  if (rows && m <= few_rows(n, kernel.panel, sizeof(T))) way = ProductWay::kDirect;
   const int64_t moved = capped_product({tuning::kTransposedGain, m, k + n});  // instead of k n
   if (!rows && (m == 1 || (m <= tuning::kFewDots && a.column == 1)))
     way = ProductWay::kDots;
   else if (!rows && m * k <= tuning::kTransposedOperand && moved <= n * k)
     way = ProductWay::kTransposed;
-  const ProductKernel<T> kernel = kernel_of<T>();
   const int64_t work = m * n * k / tuning::kMultiplications + m * k + k * n + m * n;
   const bool packs_a = way == ProductWay::kPacked && is_far<T>(a.column) && n > kernel.panel;
   // Rounded, so that two threads share one and a half grains: products of 64 x 500 x 10 elements then take 7
