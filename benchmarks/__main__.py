@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.cases import ALL, CASES, MORE, select
 from benchmarks.contestants import CONTESTANTS, by_name
 from benchmarks.report import machine, plot, ratios, table
-from benchmarks.runner import CHECKED_STEPS, ROOT, Settings, Unavailable, run_case
+from benchmarks.runner import CHECKED_STEPS, ROOT, Settings, Unavailable, count, run_case
 
 DESCRIPTION = """\
 Train the same models from the same weights on the same data with ortrain and its peers, in turns in one run,
@@ -34,13 +34,6 @@ examples:
 
 def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return number
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -34,12 +34,13 @@ from onnx import TensorProto, helper, numpy_helper
 from ortrain import SessionOptions, artifacts
 from ortrain.api import CheckpointState, Module
 
-from benchmarks.runner import ROOT
+from benchmarks.builds import add_config
+from benchmarks.runner import ROOT, count
 
 NODE = "kernel"
 """The name of the measured node."""
 FEW = 4
-"""Fewer channels are those of images."""
+"""Images have fewer channels than this."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,15 @@ class Case:
 
     Attributes
     ----------
-    group : the kind of kernel.
-    floor : the share of the limit that the kernels should reach; None for kinds without such a goal.
+    kind : of kernel.
+    goal : the share of the limit that the kernels should reach; None for kinds without such a goal.
     input, weight : their dimensions.
     output : number of rows or points of the output for each filter or column.
     attributes : of the operator `op`.
     """
 
-    group: str
-    floor: float | None
+    kind: str
+    goal: float | None
     op: str
     input: tuple[int, ...]
     weight: tuple[int, ...]
@@ -95,12 +96,13 @@ class Case:
 
 
 def product(m: int, k: int, n: int) -> Case:
+    """Return the product of a matrix [m, k] and weights [k, n]."""
     return Case("product", 0.85, "Gemm", (m, k), (k, n), m)
 
 
 def convolution(
-    group: str,
-    floor: float | None,
+    kind: str,
+    goal: float | None,
     batch: int,
     channels: int,
     filters: int,
@@ -110,14 +112,14 @@ def convolution(
     dilation: int = 1,
     groups: int = 1,
 ) -> Case:
-    """Return a convolution whose output has the size of its input divided by the stride."""
+    """Return a convolution whose output has the size of its input divided by the stride, as `Case` describes it."""
     axes, pad = len(size), dilation * (window - 1) // 2
     attributes: dict[str, Any] = {"pads": [pad] * 2 * axes, "strides": [stride] * axes, "group": groups}
     if dilation > 1:
         attributes["dilations"] = [dilation] * axes
     output = batch * prod((n + 2 * pad - dilation * (window - 1) - 1) // stride + 1 for n in size)
     weight = (filters, channels // groups, *[window] * axes)
-    return Case(group, floor, "Conv", (batch, channels, *size), weight, output, attributes)
+    return Case(kind, goal, "Conv", (batch, channels, *size), weight, output, attributes)
 
 
 def transposed(batch: int, channels: int, filters: int, size: int) -> Case:
@@ -194,7 +196,7 @@ def model_of(case: Case) -> onnx.ModelProto:
 class Runner:
     """Trains a case's model and measures the kernels of its node."""
 
-    def __init__(self, case: Case, folder: Path, threads: int, config: dict[str, str]) -> None:
+    def __init__(self, case: Case, folder: Path, threads: int, config: Sequence[str]) -> None:
         self.case = case
         model = model_of(case)
         artifacts.generate_artifacts(
@@ -205,8 +207,8 @@ class Runner:
         )
         options = SessionOptions()
         options.intra_op_num_threads = threads
-        for key, value in config.items():
-            options.add_session_config_entry(key, value)
+        for entry in config:
+            options.add_session_config_entry(*entry.split("=", 1))
         state = CheckpointState.load_checkpoint(folder / "checkpoint")
         self._module = Module(folder / "training_model.onnx", state, session_options=options)
         values = np.random.default_rng(1).standard_normal(case.model_input).astype(np.float32)
@@ -302,21 +304,21 @@ class Measurement:
         """Return the medians."""
         time = statistics.median(self.times)
         return {
-            "group": self.case.group,
+            "kind": self.case.kind,
             "case": self.case.name,
             "what": self.what,
             "ms": 1e3 * time,
             "rate": self.amount / time / 1e9,
             "unit": self.unit,
             "share": statistics.median(self.shares),
-            "floor": self.case.floor,
+            "goal": self.case.goal,
         }
 
 
 def measurement(case: Case, node: str) -> Measurement:
     """Return what a kernel of the case's node does: the forward pass, one gradient or both."""
     backward = node != NODE
-    depthwise = case.group == "depthwise"
+    depthwise = case.kind == "depthwise"
     if not backward:
         what, amount = "forward", case.operations
     elif case.op == "Gemm":
@@ -335,7 +337,7 @@ def measure(case: Case, options: argparse.Namespace, limits: Machine) -> list[Me
     """Measure the kernels of a case in turns with the limits."""
     found: dict[str, Measurement] = {}
     with tempfile.TemporaryDirectory() as folder:
-        runner = Runner(case, Path(folder), options.threads, dict(options.config))
+        runner = Runner(case, Path(folder), options.threads, options.config)
         before = limits.limits()
         for _ in range(options.rounds):
             times = runner.turn(options.steps)
@@ -353,43 +355,40 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield "| kind | sizes | pass | ms | rate | share of the limit | goal |"
     yield "| --- | --- | --- | ---: | ---: | ---: | ---: |"
     for row in rows:
-        goal = f"{row['floor']:.0%}" if row["floor"] is not None else ""
+        wanted = f"{row['goal']:.0%}" if row["goal"] is not None else ""
         yield (
-            f"| {row['group']} | {row['case']} | {row['what']} | {row['ms']:.2f} | "
-            f"{row['rate']:.0f} {row['unit']} | {row['share']:.0%} | {goal} |"
+            f"| {row['kind']} | {row['case']} | {row['what']} | {row['ms']:.2f} | "
+            f"{row['rate']:.0f} {row['unit']} | {row['share']:.0%} | {wanted} |"
         )
-
-
-def config_entry(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    return key, value
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
-    groups = list(dict.fromkeys(case.group for case in CASES))
+    kinds = list(dict.fromkeys(case.kind for case in CASES))
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("groups", nargs="*", metavar="KIND", help=f"{', '.join(groups)} (default: all)")
-    parser.add_argument("--threads", type=int, default=1, help="threads of each step (default: 1)")
-    parser.add_argument("--rounds", type=int, default=9, help="turns of each case (default: 9)")
-    parser.add_argument("--steps", type=int, default=5, help="train steps of a turn (default: 5)")
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"{', '.join(kinds)} (default: all)")
+    parser.add_argument(
+        "--threads", type=count, metavar="N", default=1, help="threads of each step (default: 1)"
+    )
+    parser.add_argument(
+        "--rounds", type=count, metavar="N", default=9, help="turns of each case (default: 9)"
+    )
+    parser.add_argument(
+        "--steps", type=count, metavar="N", default=5, help="train steps of a turn (default: 5)"
+    )
     parser.add_argument(
         "--flags",
         default="-march=native",
         help="of the compiler, for the program that measures the limits (default: -march=native)",
     )
-    parser.add_argument(
-        "--config", type=config_entry, action="append", default=[], metavar="KEY=VALUE", help="of the session"
-    )
+    add_config(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
     options = parser.parse_args(arguments)
-    for name in options.groups:
-        if name not in groups:
-            parser.error(f"unknown kind {name!r}; known are {', '.join(groups)}")
+    for name in options.kinds:
+        if name not in kinds:
+            parser.error(f"unknown kind {name!r}; known are {', '.join(kinds)}")
     rows: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -401,10 +400,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{platform.machine()}, threads: {options.threads}, at most {operations:.0f} GFLOP/s, {moved:.0f} GB/s copied"
         )
         for case in CASES:
-            if not options.groups or case.group in options.groups:
+            if not options.kinds or case.kind in options.kinds:
                 found = [kernel.row() for kernel in measure(case, options, limits)]
                 for row in found:
-                    print(f"  {row['group']}, {row['case']}, {row['what']}: {row['share']:.0%}", flush=True)
+                    print(f"  {row['kind']}, {row['case']}, {row['what']}: {row['share']:.0%}", flush=True)
                 rows += found
     print("", *table(rows), sep="\n")
     if options.json is not None:

@@ -11,9 +11,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.__main__ import count, names, progress
+from benchmarks.__main__ import names, progress
 from benchmarks.report import machine
-from benchmarks.runner import ROOT
+from benchmarks.runner import ROOT, count
 
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/scenarios")]
 

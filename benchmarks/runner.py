@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -26,6 +27,14 @@ CHECKED_STEPS = 5
 REPLY_TIMEOUT_S = 900
 PAUSE_S = 0.05
 """Pause between turns, in which the threads of the last contestant stop spinning."""
+
+
+def count(text: str) -> int:
+    """Return a number of threads, rounds or steps that an option gives."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return number
 
 
 class Unavailable(Exception):

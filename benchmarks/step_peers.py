@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.__main__ import count, names
+from benchmarks.__main__ import names
 from benchmarks.cases import CASES, select
 from benchmarks.contestants import by_name
-from benchmarks.runner import ROOT, Settings, Unavailable, run_case
+from benchmarks.runner import ROOT, Settings, Unavailable, count, run_case
 
 CONTESTANTS = {
     "step-any": "step model",

@@ -397,18 +397,19 @@ HWY_NOINLINE void ProductsOfLines(const DepthwiseResults& given, const Depthwise
 #undef ORTRAIN_EACH_TAP
 }
 
-// Prefetches `results` results' elements of dY from result `first` on, and of the lines that no earlier line
-// of results has read: the share of `count` channels from `channel` on. The channels of a result are
-// neighbors in memory, as are results.
-HWY_INLINE void PrefetchProducts(const DepthwiseResults& r, int64_t lines, const DepthwiseProductLine* line,
-                                 int64_t first, int64_t results, int64_t channel, int64_t count) {
-  const auto prefetch = [&](const float* from, int64_t each) HWY_ATTR {
-    for (int64_t i = channel * each; i < (channel + count) * each; i += 16) hwy::Prefetch(from + i);
+// Prefetches the elements of dY that belong to `results` results from `first` on, and the elements of the
+// fresh lines that these read: the share of one vector of channels, from `channel` on. The channels of a
+// result are neighbors in memory, as are results.
+HWY_INLINE void PrefetchProducts(const DepthwiseResults& r, int64_t count, const DepthwiseProductLine* lines,
+                                 int64_t first, int64_t results, int64_t channel) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32()));
+  const auto prefetch = [&](const float* from, int64_t columns) HWY_ATTR {
+    for (int64_t i = channel * columns; i < (channel + lanes) * columns; i += 16) hwy::Prefetch(from + i);
   };
   if (r.fresh == 0) return;
   prefetch(r.y + first * r.channels, results);
-  for (int64_t l = lines - r.fresh; l < lines; ++l)
-    prefetch(line[l].x + (first * r.step + r.offsets[r.taps - 1]) * r.channels, results * r.step);
+  for (int64_t l = count - r.fresh; l < count; ++l)
+    prefetch(lines[l].x + (first * r.step + r.offsets[r.taps - 1]) * r.channels, results * r.step);
 }
 
 void Products(const DepthwiseResults& r, int64_t count, const DepthwiseProductLine* lines, int64_t begin,
@@ -418,6 +419,7 @@ void Products(const DepthwiseResults& r, int64_t count, const DepthwiseProductLi
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32())), whole = begin + (end - begin) / lanes * lanes;
   const bool neighboring = is_neighboring(r), three = neighboring && r.taps == 3,
              five = neighboring && r.taps == 5;
+  // Lines that are computed together, and how many lines belong to such groups.
   const int64_t group = three ? 3 : five ? 2 : 0, grouped = group > 0 ? count / group * group : 0;
   DepthwiseResults part = r;
   for (int64_t first = r.first; grouped > 0 && first < r.past; first = part.past) {
@@ -425,7 +427,7 @@ void Products(const DepthwiseResults& r, int64_t count, const DepthwiseProductLi
     part.inner_first = HWY_MAX(first, HWY_MIN(r.inner_first, part.past));
     part.inner_past = HWY_MAX(part.inner_first, HWY_MIN(r.inner_past, part.past));
     for (int64_t channel = begin; channel < whole; channel += lanes) {
-      PrefetchProducts(r, count, lines, part.past, part.past - first, channel, lanes);
+      PrefetchProducts(r, count, lines, part.past, part.past - first, channel);
       for (int64_t l = 0; l < grouped; l += group)
         three ? ProductsOfLines<3, 3>(part, lines + l, channel)
               : ProductsOfLines<2, 5>(part, lines + l, channel);
@@ -465,13 +467,28 @@ bool is_depthwise(const ConvSizes& s) {
   });
 }
 
-// The results along an axis whose windows are inside.
-void set_inner(const PassAxis& a, DepthwiseResults& r) {
-  r.inner_first = r.first, r.inner_past = r.past;
-  if (a.offsets.empty()) return;
+// Results [first, past) of a line. `places` are those of the weights, and the last `fresh` lines are
+// prefetched.
+DepthwiseResults results_of(const PassAxis& a, int64_t channels, const std::vector<int64_t>& places,
+                            int64_t first, int64_t past, float* y, int64_t fresh) {
+  DepthwiseResults r{channels,
+                     a.source,
+                     a.step,
+                     std::ssize(a.taps),
+                     a.offsets.data(),
+                     places.data(),
+                     first,
+                     past,
+                     first,
+                     past,
+                     a.every,
+                     y,
+                     fresh};
+  if (a.offsets.empty()) return r;
   while (r.inner_first < r.past && r.inner_first * a.step + a.offsets.front() < 0) ++r.inner_first;
   while (r.inner_past > r.inner_first && (r.inner_past - 1) * a.step + a.offsets.back() >= a.source)
     --r.inner_past;
+  return r;
 }
 
 // Calls f(source index, tap) for the elements of a window that are inside.
@@ -523,20 +540,8 @@ void ChannelsLastDepthwise::compute(const Pass& p, const Share& share, Depthwise
           weights + (tap_d * sizes_.window[1].kernel + tap_h) * sizes_.window[2].kernel * channels};
     });
   });
-  DepthwiseResults r{channels,
-                     w.source,
-                     w.step,
-                     std::ssize(w.taps),
-                     w.offsets.data(),
-                     p.places.data(),
-                     share.first,
-                     share.past,
-                     0,
-                     0,
-                     w.every,
-                     share.target,
-                     source.cached || !share.prefetches ? 0 : std::min(count, h.step)};
-  set_inner(w, r);
+  const int64_t fresh = source.cached || !share.prefetches ? 0 : std::min(count, h.step);
+  const DepthwiseResults r = results_of(w, channels, p.places, share.first, share.past, share.target, fresh);
   const Clip clip = clip_of(activation);
   const int64_t together = tuning::kDepthwiseFloats / std::max<int64_t>(3 * taps_, 1) / 16 * 16 + 16;
   for (int64_t channel = 0; channel < channels; channel += together)
@@ -641,20 +646,7 @@ void ChannelsLastDepthwise::add_products(int64_t image, const float* dy, const f
     // Only if all channels are read, what is prefetched is contiguous. dY is only read.
     const int64_t fresh = end - begin == channels ? std::min(count, h.step) : 0;
     float* from = const_cast<float*>(dy) + (image * d.count * h.count + line) * w.count * channels;
-    DepthwiseResults r{channels,
-                       w.source,
-                       w.step,
-                       std::ssize(w.taps),
-                       w.offsets.data(),
-                       forward_.places.data(),
-                       0,
-                       w.count,
-                       0,
-                       0,
-                       1,
-                       from,
-                       fresh};
-    set_inner(w, r);
+    const DepthwiseResults r = results_of(w, channels, forward_.places, 0, w.count, from, fresh);
     for (int64_t channel = begin; channel < end; channel += together)
       f.products(r, count, lines, channel, std::min(channel + together, end));
   }
