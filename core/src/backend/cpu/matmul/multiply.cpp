@@ -401,17 +401,19 @@ void multiply_typed(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T
     way = ProductWay::kTransposed;
   const int64_t work = m * n * k / tuning::kMultiplications + m * k + k * n + m * n;
   const bool packs_a = way == ProductWay::kPacked && is_far<T>(a.column) && n > kernel.panel;
+  // Columns of parts are whole panels, or whole tiles of Cᵀ.
+  const int64_t unit = way == ProductWay::kTransposed ? kTileRows : kernel.panel;
   // Rounded, so that two threads share one and a half grains: products of 64 x 500 x 10 elements then take 7
   // to 17 us instead of 13 to 20 (Zen 3).
   const int64_t a_block = packs_a ? kBlockColumns<T> : 0;
   const Grid grid =
-      grid_of(m, n, kernel.panel, a_block, std::clamp<int64_t>((work + kGrain / 2) / kGrain, 1, threads));
+      grid_of(m, n, unit, a_block, std::clamp<int64_t>((work + kGrain / 2) / kGrain, 1, threads));
   const int64_t parts = grid.rows * grid.columns;
   // A part is computed as a whole, or in pieces if it is divided (runtime/division.h).
-  const Grid within = grid_of(m / grid.rows, n / grid.columns, kernel.panel, a_block,
+  const Grid within = grid_of(m / grid.rows, n / grid.columns, unit, a_block,
                               std::clamp<int64_t>(work / kGrain / (4 * parts), 1, Division::kPieces));
   const int64_t pieces = within.rows * within.columns;
-  const int64_t tiles = ceil_divide(m, kTileRows), panels = ceil_divide(n, kernel.panel);
+  const int64_t tiles = ceil_divide(m, kTileRows), units = ceil_divide(n, unit);
   share_among(parts, parts * pieces, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end;) {
       const int64_t part = at / pieces, piece = at % pieces;
@@ -424,9 +426,9 @@ void multiply_typed(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T
         of.rows *= within.rows, of.columns *= within.columns;
         ++at;
       }
-      const int64_t row = tiles * x / of.rows * kTileRows, column = panels * y / of.columns * kernel.panel;
+      const int64_t row = tiles * x / of.rows * kTileRows, column = units * y / of.columns * unit;
       const int64_t row_end = std::min(m, tiles * (x + 1) / of.rows * kTileRows);
-      const int64_t column_end = std::min(n, panels * (y + 1) / of.columns * kernel.panel);
+      const int64_t column_end = std::min(n, units * (y + 1) / of.columns * unit);
       if (row >= row_end || column >= column_end) continue;
       kernel.run({way,
                   row_end - row,

@@ -500,17 +500,17 @@ struct AlongListed {  // the elements of a row are contiguous, and each row has 
   HWY_INLINE void move(int64_t passes) { place += passes; }
 };
 
-// Tile<6, 2> for whole vectors of a packed B, without a scale and without prefetching A. The loop is written
-// out four times: a pass has 12 products and 8 loads, so the instructions that update pointers count. Without
-// them, loops of 128 passes and more take 0.86 to 0.95 of the time on a core that seems to run another thread
-// too, and 0.95 to 0.98 on an idle core, where loops of 64 take up to 1.03 (Zen 3). With SSE4, gcc would keep
-// sums in memory.
+// Tile<6, 2> for whole vectors of a packed B, without a scale. The loop is written out four times: a pass has
+// 12 products and 8 loads, so the instructions that update pointers count. Without them, loops of 128 passes
+// and more take 0.86 to 0.95 of the time on a core that seems to run another thread too, and 0.95 to 0.98 on
+// an idle core, where loops of 64 take up to 1.03 (Zen 3). With SSE4, gcc would keep sums in memory.
 template <template <typename> class Left, class How, class Where, typename T>
 HWY_INLINE void WholeTile(const Depth& depth, const T* a, const Where& at, int64_t a_column, const T* b, T* c,
                           bool add, [[maybe_unused]] const TileEnd<T>* end) {
   constexpr int R = 6, V = 2;
   const hn::ScalableTag<T> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), row = V * lanes;
+  constexpr int64_t kLine = 64 / sizeof(T);
   ORTRAIN_ZERO_SUMS
   for (int r = 0; r < R; ++r) PrefetchSums<V>(c + at.c_after(r, R));
   const T* b_start = b;
@@ -520,6 +520,10 @@ HWY_INLINE void WholeTile(const Depth& depth, const T* a, const Where& at, int64
     int64_t k = depth.k;
     HWY_UNROLL(1)
     for (; k >= 4; k -= 4, left.move(4), b += 4 * row) {
+      if constexpr (std::is_same_v<Left<T>, AlongRows<T>> && !Where::kEnds) {
+        if (depth.prefetches && k % kLine < 4)
+          for (int r = R; r < 2 * R; ++r) hwy::Prefetch(left.a0 + r * left.row);
+      }
       left.pin();
       ORTRAIN_PASS(ORTRAIN_ELEMENT, 0, row)
       ORTRAIN_PASS(ORTRAIN_ELEMENT, 1, row)
@@ -615,7 +619,7 @@ ORTRAIN_ONCE void Rows(int64_t m, const Depth& depth, const T* a, int64_t a_row,
   constexpr bool kNumbers = std::is_same_v<How, MultiplyAdd>,
                  kBlocks = kNumbers && sizeof(T) == sizeof(float);
   if (V == 2 && b_row == 2 * LanesOf<T>() && columns >= b_row && scale == T{1} &&
-      (depth.block > 0 ? kBlocks : !depth.prefetches) && (a_column == 1 || a_row == 1)) {
+      (depth.block == 0 || kBlocks) && (a_column == 1 || a_row == 1)) {
     const int64_t whole = m / 6 * 6;
     if (kBlocks && depth.block > 0)
       TilesInBlocks<How>(whole, depth, a, where, b, c, add);
