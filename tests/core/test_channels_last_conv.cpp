@@ -256,6 +256,8 @@ std::vector<ConvSizes> depthwise_cases(int64_t n) {
       {3, n, n, n, {kNone, axis(8, 3, 2, 1, 1, 1), axis(149, 3, 2, 1, 1, 1)}},
       {1, n, n, n, {kNone, axis(9, 2, 2), axis(1101, 3, 3, 1, 1, 1)}},
       {2, n, n, n, {kNone, axis(40, 3, 1, 1, 1, 1), axis(90, 3, 1, 1, 1, 1)}},  // work for several threads
+      {2, n, n, n, {kNone, axis(13, 5, 2, 1, 2, 2), axis(21, 5, 2, 1, 2, 2)}},  // dX: also 3 x 3 elements
+      {2, n, n, n, {kNone, axis(12, 3, 1, 2, 2, 2), axis(37, 3, 1, 1, 2, 0)}},
   };
 }
 
@@ -336,7 +338,10 @@ TEST_CASE("separable convolutions give on every instruction set what their parts
               3, expanded, expanded, expanded, {kNone, axis(30, 3, 1, 1, 1, 1), axis(40, 3, 1, 1, 1, 1)}},
           ConvSizes{
               2, expanded, expanded, expanded, {kNone, axis(23, 5, 2, 1, 2, 2), axis(9, 3, 2, 1, 0, 1)}},
-          ConvSizes{5, expanded, expanded, expanded, {kNone, axis(4, 2, 3), axis(5, 3, 1, 1, 1, 1)}}}) {
+          ConvSizes{5, expanded, expanded, expanded, {kNone, axis(4, 2, 3), axis(5, 3, 1, 1, 1, 1)}},
+          ConvSizes{5, expanded, expanded, expanded, {kNone, axis(7, 3, 1, 1, 1, 1), axis(7, 3, 1, 1, 1, 1)}},
+          ConvSizes{
+              4, expanded, expanded, expanded, {kNone, axis(28, 3, 2, 1, 0, 1), axis(31, 3, 2, 1, 1, 1)}}}) {
       INFO(expanded << " expanded channels, " << s.window[1].input << " lines");
       on_every_target([&] {
         const ThreadScope threads(2);
@@ -357,9 +362,10 @@ TEST_CASE("separable convolutions give on every instruction set what their parts
         Floats wide(static_cast<size_t>(from * expanded)), narrow(static_cast<size_t>(to * expanded)),
             expected(static_cast<size_t>(to * kFilters)), found(expected.size(), NAN),
             work(static_cast<size_t>(conv.work_size()), NAN);
-        conv.first()->forward_points(from, x.data(), first.data(), bias.data(), clip, wide.data());
+        conv.first()->forward_points(from, x.data(), first.data(), bias.data(), clip, 0, expanded,
+                                     wide.data());
         conv.middle().forward(wide.data(), middle.data(), nullptr, nullptr, clip, narrow.data());
-        conv.last()->forward_points(to, narrow.data(), last.data(), bias.data() + expanded, {},
+        conv.last()->forward_points(to, narrow.data(), last.data(), bias.data() + expanded, {}, 0, kFilters,
                                     expected.data());
         conv.forward(x.data(), {first.data(), bias.data(), clip}, {middle.data(), nullptr, clip},
                      {last.data(), bias.data() + expanded, {}}, found.data(), work.data());

@@ -597,14 +597,23 @@ void ChannelsLastConvolution::forward(StoredInput x, const float* packed, const 
 }
 
 void ChannelsLastConvolution::forward_points(int64_t points, const float* x, const float* packed,
-                                             const float* bias, const Activation& activation,
-                                             float* y) const {
+                                             const float* bias, const Activation& activation, int64_t begin,
+                                             int64_t end, float* y) const {
   // A separable convolution has just computed X, or reads it in order, so that processors prefetch it
   // themselves. With AVX2, tiles that prefetch are slower than those that do not.
-  const Share share{{0, 1, 0, 1, 0, points}, 0, 0, divided(forward_.columns, functions().panel), x,
-                    forward_.depth};
-  compute(forward_, share, packed, {bias, {}, activation}, y);
+  const int64_t size = panel();
+  const Share share{{0, 1, 0, 1, 0, points}, 0, begin / size, divided(end, size), x, forward_.depth};
+  const Clip clip = clip_of(activation);
+  const bool plain = !bias && activation.kind == Activation::Kind::kNone;
+  const LinePlace place{0, 0};
+  for (int64_t i = share.begin; i < share.end; ++i) {
+    const TileEnd<float> finish{bias ? bias + i * size : nullptr, nullptr, clip.low, clip.high};
+    multiply(forward_, share, &place, 1, i, packed, false, y + i * size - begin, end - begin,
+             plain ? nullptr : &finish);
+  }
 }
+
+int64_t ChannelsLastConvolution::panel() { return functions().panel; }
 
 void ChannelsLastConvolution::pack_backward(const float* w, float* packed) const {
   const ChannelsLastFunctions f = functions(in_pairs());

@@ -64,10 +64,13 @@ class ChannelsLastConvolution {
   // like Y, and may be Y.
   void forward(StoredInput x, const float* packed, const float* bias, StoredInput addend,
                const Activation& activation, StoredOutput y, float* work) const;
-  // The same for `points` neighboring points, on this thread, for windows of one element and one group. The
+  // The same for `points` neighboring points and the filters [begin, end), on this thread, for windows of one
+  // element and one group. `begin` must be a multiple of panel(), and y has only these filters. The
   // activation must be none, Relu or Clip.
   void forward_points(int64_t points, const float* x, const float* packed, const float* bias,
-                      const Activation& activation, float* y) const;
+                      const Activation& activation, int64_t begin, int64_t end, float* y) const;
+  // Filters that are computed together.
+  static int64_t panel();
   // dX from dY and W, which `pack_backward` packed. If `bias` is not null, a value for each channel is added,
   // as in a transposed convolution.
   void backward_data(StoredInput dy, const float* packed, const float* bias, StoredOutput dx,

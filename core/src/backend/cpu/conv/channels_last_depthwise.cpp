@@ -5,6 +5,7 @@
 #include <hwy/cache_control.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "backend/cpu/conv/channels_last_depthwise.h"
@@ -33,13 +34,16 @@ struct DepthwiseProductLine {
 // Results of one line, and the elements of the window along it: tap k of a line has its weights at
 // w + weights[k] and reads element i * step + offsets[k] for result i.
 struct DepthwiseResults {
-  int64_t channels, source, step, taps;
+  int64_t channels, target_channels;  // of an element of the source and of the target
+  int64_t source, step, taps;
   const int64_t *offsets, *weights;
   int64_t first, past;              // of the results that are computed
   int64_t inner_first, inner_past;  // of those whose windows are inside
   int64_t every;                    // elements of the target from one result to the next
   float* y;                         // of result 0
   int64_t fresh;  // number of last lines that no earlier line of results has read; 0: do not prefetch
+
+  int64_t next() const { return every * target_channels; }  // floats from one result to the next
 };
 
 // Whether the taps of a line read neighboring elements.
@@ -56,10 +60,24 @@ struct DepthwiseFinish {
   float low, high;
 };
 
+// Lines of results, each from three lines of the source, with three neighboring taps and a step of 1 or 2.
+// Line i of the results reads the source's lines[3 * i] to lines[3 * i + 2], and is i * pitch after line 0.
+struct DepthwiseThreeLines {
+  DepthwiseResults r;
+  int64_t count, pitch;
+  const float* const* lines;
+  const float* weights[3];  // of each line of the window
+  DepthwiseFinish finish;
+  const float* after;  // the line of the source after the last one that line 0 of the results reads
+};
+
 struct ChannelsLastDepthwiseFunctions {
   // Y from the sums over `count` lines, for the channels [begin, end).
   void (*sums)(const DepthwiseResults& r, int64_t count, const DepthwiseLine* lines,
                const DepthwiseFinish& finish, int64_t begin, int64_t end);
+  // The same for all channels, which are at least a vector. If the addend is Y, they are whole vectors.
+  void (*three)(const DepthwiseThreeLines& g);
+  int64_t lanes;
   // totals[weights[k] + c] of each line += the sum over all results of dy x, for the channels [begin, end);
   // r.y is dY.
   void (*products)(const DepthwiseResults& r, int64_t count, const DepthwiseProductLine* lines, int64_t begin,
@@ -75,6 +93,24 @@ namespace HWY_NAMESPACE {
 namespace {
 
 using F32 = hn::ScalableTag<float>;
+
+// sum + weight x
+HWY_INLINE Vec<F32> AddProduct(Vec<F32> weight, const float* x, Vec<F32> sum) {
+#if HWY_COMPILER_GCC_ACTUAL && HWY_TARGET == HWY_AVX2
+  // gcc would load elements that two results read into registers, and keep weights in memory instead.
+  asm("vfmadd231ps %2, %1, %0" : "+x"(sum.raw) : "x"(weight.raw), "m"(*reinterpret_cast<const __m256_u*>(x)));
+  return sum;
+#else
+  const F32 d;
+  return hn::MulAdd(weight, hn::LoadU(d, x), sum);
+#endif
+}
+
+// Prefetches the elements [begin, end) into the second-level cache. This is not a lambda: gcc would find that
+// a lambda that only prefetches has no effect, and remove it.
+HWY_INLINE void PrefetchFloats(const float* from, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; i += 16) __builtin_prefetch(from + i, 0, 2);
+}
 
 // `count` is that of the channels, less than a vector unless kWhole.
 template <bool kWhole>
@@ -120,7 +156,7 @@ HWY_INLINE void SumsOf(const Neighbors& n, int64_t channel, int64_t count) {
   const auto low = hn::Set(d, n.finish.low), high = hn::Set(d, n.finish.high);
   const auto start = n.finish.bias ? LoadChannels<kWhole>(n.finish.bias + channel, count) : hn::Zero(d);
   auto s0 = start, s1 = start, s2 = start, s3 = start, s4 = start, s5 = start, s6 = start, s7 = start;
-  const int64_t pitch = n.r.step * n.r.channels, next = n.r.every * n.r.channels;
+  const int64_t pitch = n.r.step * n.r.channels, next = n.r.next();
   for (int64_t l = 0; l < n.count; ++l)
     for (int64_t k = n.first_tap; k < n.past_tap; ++k) {
       const auto weight = LoadChannels<kWhole>(n.lines[l].w + n.r.weights[k] + channel, count);
@@ -137,8 +173,7 @@ HWY_INLINE void SumsOf(const Neighbors& n, int64_t channel, int64_t count) {
 HWY_INLINE void SumsOfFourVectors(const Neighbors& n, int64_t channel) {
   const F32 d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t from = n.at * n.r.step * n.r.channels + channel,
-                to = n.at * n.r.every * n.r.channels + channel;
+  const int64_t from = n.at * n.r.step * n.r.channels + channel, to = n.at * n.r.next() + channel;
   const auto low = hn::Set(d, n.finish.low), high = hn::Set(d, n.finish.high);
   auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
 #define ORTRAIN_EACH_VECTOR(F) F(0) F(1) F(2) F(3)
@@ -166,50 +201,6 @@ HWY_INLINE void SumsOfFourVectors(const Neighbors& n, int64_t channel) {
 #undef ORTRAIN_EACH_VECTOR
 }
 
-// The sums of R results over a line with three neighboring taps and a step of S: each element is loaded once
-// for all results that read it.
-#define ORTRAIN_TERM(i)                               \
-  if constexpr (R > i && j >= i * S && j < i * S + 3) \
-    s##i = hn::MulAdd(j == i * S ? w0 : j == i * S + 1 ? w1 : w2, v, s##i);
-#define ORTRAIN_COLUMN(column)                          \
-  if constexpr (column <= (R - 1) * S + 2) {            \
-    constexpr int j = column;                           \
-    const auto v = hn::LoadU(d, x + column * channels); \
-    ORTRAIN_EACH_RESULT(ORTRAIN_TERM)                   \
-  }
-#define ORTRAIN_LINE(l)                                                                         \
-  {                                                                                             \
-    const float *w = n.lines[l].w + channel, *x = n.lines[l].x + first;                         \
-    const auto w0 = hn::LoadU(d, w + p0), w1 = hn::LoadU(d, w + p1), w2 = hn::LoadU(d, w + p2); \
-    ORTRAIN_COLUMN(0)                                                                           \
-    ORTRAIN_COLUMN(1) ORTRAIN_COLUMN(2) ORTRAIN_COLUMN(3) ORTRAIN_COLUMN(4) ORTRAIN_COLUMN(5)   \
-  }
-
-// R results of a vector of channels, each with three neighboring taps; three lines are written out.
-template <int R, int S>
-HWY_INLINE void SumsOfThreeTaps(const Neighbors& n, int64_t channel) {
-  static_assert((R - 1) * S + 3 <= 6);
-  constexpr bool kWhole = true;
-  const F32 d;
-  const int64_t count = static_cast<int64_t>(hn::Lanes(d));
-  const auto low = hn::Set(d, n.finish.low), high = hn::Set(d, n.finish.high);
-  const auto start = n.finish.bias ? LoadChannels<kWhole>(n.finish.bias + channel, count) : hn::Zero(d);
-  auto s0 = start, s1 = start, s2 = start, s3 = start, s4 = start, s5 = start, s6 = start, s7 = start;
-  const int64_t channels = n.r.channels, next = n.r.every * channels,
-                first = (n.at * S + n.r.offsets[0]) * channels + channel, p0 = n.r.weights[0],
-                p1 = n.r.weights[1], p2 = n.r.weights[2];
-  if (n.count == 3) {
-    ORTRAIN_LINE(0)
-    ORTRAIN_LINE(1)
-    ORTRAIN_LINE(2)
-  } else {
-    for (int64_t l = 0; l < n.count; ++l) ORTRAIN_LINE(l)
-  }
-  ORTRAIN_EACH_RESULT(ORTRAIN_STORE)
-}
-#undef ORTRAIN_LINE
-#undef ORTRAIN_COLUMN
-#undef ORTRAIN_TERM
 #undef ORTRAIN_STORE
 #undef ORTRAIN_EACH_RESULT
 
@@ -224,7 +215,7 @@ struct Later {
   explicit Later(const Neighbors& n) : read(n.r.taps > 0 ? R * n.r.step : 0) {
     const int64_t at = n.at + HWY_MAX(int64_t{R}, tuning::kDepthwiseAhead / n.r.channels);
     x = read > 0 ? (at * n.r.step + n.r.offsets[n.r.taps - 1]) * n.r.channels : 0;
-    y = n.r.y + at * n.r.every * n.r.channels;
+    y = n.r.y + at * n.r.next();
   }
   // The share of `count` channels from `channel` on.
   HWY_INLINE void prefetch(const Neighbors& n, int64_t channel, int64_t count) const {
@@ -243,8 +234,8 @@ HWY_NOINLINE void SumsOfRest(const Neighbors& given, int64_t results, int64_t ch
   if (results == 1) SumsOf<1, false>(n, channel, count);
 }
 
-// R results of the channels [begin, end). S: the step if each line has three neighboring taps, else 0.
-template <int R, int S>
+// R results of the channels [begin, end).
+template <int R>
 HWY_NOINLINE void SumsOfChannels(const Neighbors& given, int64_t begin, int64_t end) {
   const Neighbors n = given;
   const Later<R> later(n);
@@ -257,24 +248,20 @@ HWY_NOINLINE void SumsOfChannels(const Neighbors& given, int64_t begin, int64_t 
     const bool four = R == 1 && channel + 4 * lanes <= end;
     const int64_t count = four ? 4 * lanes : lanes;
     if (n.r.fresh > 0) later.prefetch(n, channel, count);
-    if constexpr (S > 0) {
-      SumsOfThreeTaps<R, S>(n, channel);
-    } else {
-      if (four)
-        SumsOfFourVectors(n, channel);
-      else
-        SumsOf<R, true>(n, channel, lanes);
-    }
+    if (four)
+      SumsOfFourVectors(n, channel);
+    else
+      SumsOf<R, true>(n, channel, lanes);
     channel += count;
   }
   if (channel < end) SumsOfRest(n, R, channel, end - channel);
 }
 
-// The results [n.at, past), whose windows are inside. A single result reads each element once in either way.
-template <int R, int S>
+// The results [n.at, past), whose windows are inside.
+template <int R>
 void Inner(Neighbors& n, int64_t past, int64_t begin, int64_t end) {
-  for (; n.at + R <= past; n.at += R) SumsOfChannels<R, R == 1 ? 0 : S>(n, begin, end);
-  if constexpr (R > 1) Inner<R / 2, S>(n, past, begin, end);
+  for (; n.at + R <= past; n.at += R) SumsOfChannels<R>(n, begin, end);
+  if constexpr (R > 1) Inner<R / 2>(n, past, begin, end);
 }
 
 void Sums(const DepthwiseResults& r, int64_t count, const DepthwiseLine* lines, const DepthwiseFinish& finish,
@@ -286,19 +273,106 @@ void Sums(const DepthwiseResults& r, int64_t count, const DepthwiseLine* lines, 
       n.first_tap = 0, n.past_tap = r.taps;
       while (n.first_tap < r.taps && column(n.first_tap) < 0) ++n.first_tap;
       while (n.past_tap > n.first_tap && column(n.past_tap - 1) >= r.source) --n.past_tap;
-      SumsOfChannels<1, 0>(n, begin, end);
+      SumsOfChannels<1>(n, begin, end);
     }
     n.first_tap = 0, n.past_tap = r.taps;
   };
   border(r.inner_first);
-  const bool three = r.taps == 3 && is_neighboring(r);
-  if (three && r.step == 1)
-    Inner<4, 1>(n, r.inner_past, begin, end);
-  else if (three && r.step == 2)  // fewer results: elements are read more nearly in their order in memory
-    Inner<2, 2>(n, r.inner_past, begin, end);
-  else
-    Inner<8, 0>(n, r.inner_past, begin, end);
+  Inner<8>(n, r.inner_past, begin, end);
   border(r.past);
+}
+
+// The results [r.first, r.past) of lines, for a vector of channels: the weights stay in registers.
+#define ORTRAIN_EACH_TAP(F) \
+  F(0, 0, 0) F(1, 0, 1) F(2, 0, 2) F(3, 1, 0) F(4, 1, 1) F(5, 1, 2) F(6, 2, 0) F(7, 2, 1) F(8, 2, 2)
+#define ORTRAIN_WEIGHT(t, l, k) const auto w##t = hn::LoadU(d, g.weights[l] + r.weights[k] + channel);
+// Tap t, which is tap k of line l, of four results or one.
+#define ORTRAIN_FOUR(t, l, k)                               \
+  s0 = AddProduct(w##t, x##l + k * channels, s0);           \
+  s1 = AddProduct(w##t, x##l + (S + k) * channels, s1);     \
+  s2 = AddProduct(w##t, x##l + (2 * S + k) * channels, s2); \
+  s3 = AddProduct(w##t, x##l + (3 * S + k) * channels, s3);
+#define ORTRAIN_ONE(t, l, k) \
+  if (inside##k) s0 = AddProduct(w##t, x##l + k * channels, s0);
+#define ORTRAIN_STORE(i)                                                           \
+  if (g.finish.addend) s##i = hn::Add(s##i, hn::LoadU(d, addend + at + i * next)); \
+  hn::StoreU(ClipTo(d, s##i, low, high), d, r.y + at + i * next);
+template <int S>
+HWY_INLINE void ThreeLinesOfVector(const DepthwiseThreeLines& g, const DepthwiseResults& r, int64_t channel) {
+  const F32 d;
+  const int64_t channels = r.channels, pitch = S * channels, next = r.next();
+  const float* const addend = g.finish.addend;
+  const auto low = hn::Set(d, g.finish.low), high = hn::Set(d, g.finish.high);
+  const auto start = g.finish.bias ? hn::LoadU(d, g.finish.bias + channel) : hn::Zero(d);
+  ORTRAIN_EACH_TAP(ORTRAIN_WEIGHT)
+  const int64_t inner_past = HWY_MIN(r.inner_past, r.past);
+  for (int64_t line = 0; line < g.count; ++line) {
+    const int64_t place = (r.first * S + r.offsets[0]) * channels + channel;
+    const float* const* lines = g.lines + 3 * line;
+    const float *x0 = lines[0] + place, *x1 = lines[1] + place, *x2 = lines[2] + place;
+    int64_t at = line * g.pitch + r.first * next + channel, step = 0;
+    for (int64_t i = r.first; i < r.past; i += step) {
+      auto s0 = start;
+      if (i >= r.inner_first && i + 4 <= inner_past) {
+        auto s1 = start, s2 = start, s3 = start;
+        ORTRAIN_EACH_TAP(ORTRAIN_FOUR)
+        ORTRAIN_STORE(0)
+        ORTRAIN_STORE(1)
+        ORTRAIN_STORE(2)
+        ORTRAIN_STORE(3)
+        step = 4;
+      } else {
+        const int64_t column = i * S + r.offsets[0];
+        const bool inside0 = column >= 0 && column < r.source,
+                   inside1 = column >= -1 && column + 1 < r.source,
+                   inside2 = column >= -2 && column + 2 < r.source;
+        ORTRAIN_EACH_TAP(ORTRAIN_ONE)
+        ORTRAIN_STORE(0)
+        step = 1;
+      }
+      x0 += step * pitch, x1 += step * pitch, x2 += step * pitch, at += step * next;
+    }
+  }
+}
+#undef ORTRAIN_STORE
+#undef ORTRAIN_ONE
+#undef ORTRAIN_FOUR
+#undef ORTRAIN_WEIGHT
+#undef ORTRAIN_EACH_TAP
+
+// Prefetches what the results after [r.first, r.past) read first and write, or those of the next line: the
+// share of the channels [channel, channel + count).
+HWY_INLINE void PrefetchThreeLines(const DepthwiseThreeLines& g, const DepthwiseResults& r, int64_t channel,
+                                   int64_t count) {
+  const int64_t results = r.past - r.first, columns = results * r.step, end = channel + count;
+  for (int64_t l = 0; l < r.fresh; ++l)
+    PrefetchFloats(r.past < g.r.past
+                       ? g.lines[3 - r.fresh + l] + (r.past * r.step + r.offsets[2]) * r.channels
+                       : g.after + l * r.source * r.channels,
+                   channel * columns, end * columns);
+  PrefetchFloats(r.y + r.past * r.next(), channel * results * r.every, end * results * r.every);
+}
+
+void ThreeLines(const DepthwiseThreeLines& given) {
+  const DepthwiseThreeLines g = given;
+  // Results that are computed for one vector of channels after the other, if lines come from memory. Measured
+  // on Zen 3: 14 to 28 are best. With a step of 2, long lines are read in the order of their elements
+  // instead, as 14 results take 1.2 to 1.3 there.
+  constexpr int64_t kTogether = 28, kShort = 16;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32()));
+  const int64_t together = g.r.fresh == 0 ? g.r.past : g.r.step == 1 || g.r.past <= kShort ? kTogether : 4;
+  DepthwiseResults r = g.r;
+  for (; r.first < g.r.past; r.first = r.past) {
+    r.past = HWY_MIN(r.first + together, g.r.past);
+    for (int64_t channel = 0; channel < r.channels; channel += lanes) {
+      channel = HWY_MIN(channel, r.channels - lanes);  // the last vector may overlap
+      if (r.fresh > 0) PrefetchThreeLines(g, r, channel, lanes);
+      if (r.step == 1)
+        ThreeLinesOfVector<1>(g, r, channel);
+      else
+        ThreeLinesOfVector<2>(g, r, channel);
+    }
+  }
 }
 
 // K taps from tap `first` on.
@@ -403,13 +477,13 @@ HWY_NOINLINE void ProductsOfLines(const DepthwiseResults& given, const Depthwise
 HWY_INLINE void PrefetchProducts(const DepthwiseResults& r, int64_t count, const DepthwiseProductLine* lines,
                                  int64_t first, int64_t results, int64_t channel) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32()));
-  const auto prefetch = [&](const float* from, int64_t columns) HWY_ATTR {
-    for (int64_t i = channel * columns; i < (channel + lanes) * columns; i += 16) hwy::Prefetch(from + i);
-  };
   if (r.fresh == 0) return;
-  prefetch(r.y + first * r.channels, results);
+  const float* const dy = r.y + first * r.channels;
+  const int64_t columns = results * r.step, end = channel + lanes;
+  PrefetchFloats(dy, channel * results, end * results);
   for (int64_t l = count - r.fresh; l < count; ++l)
-    prefetch(lines[l].x + (first * r.step + r.offsets[r.taps - 1]) * r.channels, results * r.step);
+    PrefetchFloats(lines[l].x + (first * r.step + r.offsets[r.taps - 1]) * r.channels, channel * columns,
+                   end * columns);
 }
 
 void Products(const DepthwiseResults& r, int64_t count, const DepthwiseProductLine* lines, int64_t begin,
@@ -440,7 +514,9 @@ void Products(const DepthwiseResults& r, int64_t count, const DepthwiseProductLi
   }
 }
 
-ChannelsLastDepthwiseFunctions FindChannelsLastDepthwise() { return {Sums, Products}; }
+ChannelsLastDepthwiseFunctions FindChannelsLastDepthwise() {
+  return {Sums, ThreeLines, static_cast<int64_t>(hn::Lanes(F32())), Products};
+}
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -467,30 +543,6 @@ bool is_depthwise(const ConvSizes& s) {
   });
 }
 
-// Results [first, past) of a line. `places` are those of the weights, and the last `fresh` lines are
-// prefetched.
-DepthwiseResults results_of(const PassAxis& a, int64_t channels, const std::vector<int64_t>& places,
-                            int64_t first, int64_t past, float* y, int64_t fresh) {
-  DepthwiseResults r{channels,
-                     a.source,
-                     a.step,
-                     std::ssize(a.taps),
-                     a.offsets.data(),
-                     places.data(),
-                     first,
-                     past,
-                     first,
-                     past,
-                     a.every,
-                     y,
-                     fresh};
-  if (a.offsets.empty()) return r;
-  while (r.inner_first < r.past && r.inner_first * a.step + a.offsets.front() < 0) ++r.inner_first;
-  while (r.inner_past > r.inner_first && (r.inner_past - 1) * a.step + a.offsets.back() >= a.source)
-    --r.inner_past;
-  return r;
-}
-
 // Calls f(source index, tap) for the elements of a window that are inside.
 template <typename F>
 void each_inside(const PassAxis& a, int64_t result, F&& f) {
@@ -501,6 +553,30 @@ void each_inside(const PassAxis& a, int64_t result, F&& f) {
 }
 
 }  // namespace
+
+DepthwiseResults ChannelsLastDepthwise::results_of(const Pass& p, const Share& share,
+                                                   const DepthwiseSource& source) const {
+  const PassAxis& a = p.axes[2];
+  DepthwiseResults r{source.end - source.begin,
+                     sizes_.channels,
+                     a.source,
+                     a.step,
+                     std::ssize(a.taps),
+                     a.offsets.data(),
+                     p.places.data(),
+                     share.first,
+                     share.past,
+                     share.first,
+                     share.past,
+                     a.every,
+                     share.target + source.begin,
+                     share.prefetches ? std::min(std::ssize(p.axes[1].taps), p.axes[1].step) : 0};
+  if (a.offsets.empty()) return r;
+  while (r.inner_first < r.past && r.inner_first * a.step + a.offsets.front() < 0) ++r.inner_first;
+  while (r.inner_past > r.inner_first && (r.inner_past - 1) * a.step + a.offsets.back() >= a.source)
+    --r.inner_past;
+  return r;
+}
 
 ChannelsLastDepthwise::ChannelsLastDepthwise(const ConvSizes& sizes)
     : sizes_(sizes), suits_(is_depthwise(sizes)) {
@@ -519,6 +595,10 @@ ChannelsLastDepthwise::ChannelsLastDepthwise(const ConvSizes& sizes)
     for (int64_t j = 0; j < std::min(h.stride, h.input); ++j)
       for (int64_t k = 0; k < std::min(w.stride, w.input); ++k)
         backward_.push_back(pass(backward_axis(d, i), backward_axis(h, j), backward_axis(w, k)));
+  const auto needs_zeros = [&](const Pass& p) { return has_three_lines(p, sizes_.channels, nullptr); };
+  if (needs_zeros(forward_) || std::any_of(backward_.begin(), backward_.end(), needs_zeros))
+    zeros_ = std::make_shared<std::vector<float>>(
+        static_cast<size_t>(std::max(w.input, w.output) * sizes_.channels));
 }
 
 void ChannelsLastDepthwise::turn_weights(const float* w, float* turned) const {
@@ -526,27 +606,72 @@ void ChannelsLastDepthwise::turn_weights(const float* w, float* turned) const {
     for (int64_t tap = 0; tap < taps_; ++tap) turned[tap * sizes_.channels + c] = w[c * taps_ + tap];
 }
 
+bool ChannelsLastDepthwise::has_three_lines(const Pass& p, int64_t channels, const float* addend) const {
+  const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
+  const auto is_three = [](const PassAxis& a) { return a.taps.size() == 3; };
+  const bool alone = d.taps.size() == 1 && d.source == 1 && d.count == 1 && d.offsets[0] == 0;
+  const int64_t lanes = functions().lanes;
+  return alone && is_three(h) && is_three(w) && w.offsets[1] == w.offsets[0] + 1 && w.step <= 2 &&
+         channels >= lanes && (!addend || channels % lanes == 0);
+}
+
+void ChannelsLastDepthwise::compute_three_lines(const Pass& p, const Share& share, int64_t count,
+                                                DepthwiseSource source, const float* weights,
+                                                const Activation& activation) const {
+  const PassAxis &h = p.axes[1], &w = p.axes[2];
+  const int64_t line = w.source * (source.end - source.begin);
+  const Clip clip = clip_of(activation);
+  const DepthwiseResults r = results_of(p, share, source);
+  constexpr int64_t kTogether = 16;
+  const float* lines[3 * kTogether];
+  DepthwiseThreeLines t{r,
+                        0,
+                        w.count * sizes_.channels,
+                        lines,
+                        {},
+                        {share.bias ? share.bias + source.begin : nullptr,
+                         share.addend ? share.addend + source.begin : nullptr, clip.low, clip.high},
+                        nullptr};
+  const auto line_of = [&](int64_t at, int64_t tap) {
+    return at * h.step + h.offsets[static_cast<size_t>(tap)];
+  };
+  const int64_t weights_line = sizes_.window[2].kernel * sizes_.channels;
+  for (size_t l = 0; l < 3; ++l) t.weights[l] = weights + h.taps[l] * weights_line + source.begin;
+  for (int64_t at = share.at_h, past = at + count; at < past; at += t.count, t.r.y += t.count * t.pitch) {
+    t.count = std::min(past - at, kTogether);
+    for (int64_t i = 0; i < 3 * t.count; ++i) {
+      const int64_t n = line_of(at + i / 3, i % 3);
+      lines[i] = n >= 0 && n < h.source ? source.data + n % source.stored * line : zeros_->data();
+    }
+    t.after = source.data + (line_of(at, 2) + 1) * line;
+    functions().three(t);
+  }
+}
+
 void ChannelsLastDepthwise::compute(const Pass& p, const Share& share, DepthwiseSource source,
                                     const float* weights, const Activation& activation) const {
-  const ChannelsLastDepthwiseFunctions f = functions();
-  const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
-  const int64_t channels = sizes_.channels;
+  const int64_t channels = source.end - source.begin;
+  if (has_three_lines(p, channels, share.addend))
+    return compute_three_lines(p, share, 1, source, weights, activation);
+  const PassAxis &d = p.axes[0], &h = p.axes[1];
   DepthwiseLine lines[kMostLines];
   int64_t count = 0;
   each_inside(d, share.at_d, [&](int64_t i, int64_t tap_d) {
     each_inside(h, share.at_h, [&](int64_t j, int64_t tap_h) {
       lines[count++] = {
-          source.data + (i * h.source + j) % source.stored * w.source * channels,
-          weights + (tap_d * sizes_.window[1].kernel + tap_h) * sizes_.window[2].kernel * channels};
+          source.data + (i * h.source + j) % source.stored * p.axes[2].source * channels,
+          weights + (tap_d * sizes_.window[1].kernel + tap_h) * sizes_.window[2].kernel * sizes_.channels +
+              source.begin};
     });
   });
-  const int64_t fresh = source.cached || !share.prefetches ? 0 : std::min(count, h.step);
-  const DepthwiseResults r = results_of(w, channels, p.places, share.first, share.past, share.target, fresh);
+  DepthwiseResults r = results_of(p, share, source);
+  r.fresh = std::min(r.fresh, count);
   const Clip clip = clip_of(activation);
+  const float* bias = share.bias ? share.bias + source.begin : nullptr;
   const int64_t together = tuning::kDepthwiseFloats / std::max<int64_t>(3 * taps_, 1) / 16 * 16 + 16;
   for (int64_t channel = 0; channel < channels; channel += together)
-    f.sums(r, count, lines, {share.bias, share.addend, clip.low, clip.high}, channel,
-           std::min(channel + together, channels));
+    functions().sums(r, count, lines, {bias, share.addend, clip.low, clip.high}, channel,
+                     std::min(channel + together, channels));
 }
 
 void ChannelsLastDepthwise::run(std::span<const Pass> passes, const float* source, const float* weights,
@@ -571,7 +696,8 @@ void ChannelsLastDepthwise::run(std::span<const Pass> passes, const float* sourc
         s.addend = addend ? addend + result * channels : nullptr;
         s.target = target + result * channels;
         s.prefetches = std::exchange(prefetches, false);
-        compute(p, s, {source + image * lines * w.source * channels, lines}, weights, activation);
+        compute(p, s, {source + image * lines * w.source * channels, lines, 0, channels}, weights,
+                activation);
         // Only the forward pass has other activations, and its results of a line are consecutive.
         if (!clip_of(activation).complete)
           activation.apply((s.past - s.first) * channels, s.target + s.first * channels);
@@ -580,11 +706,17 @@ void ChannelsLastDepthwise::run(std::span<const Pass> passes, const float* sourc
   });
 }
 
-void ChannelsLastDepthwise::forward_line(int64_t at, DepthwiseSource x, const float* turned,
-                                         const float* bias, const Activation& activation, float* y) const {
-  for (int64_t first = 0; first < forward_.axes[2].count; first += kColumns)
-    compute(forward_, {0, at, first, std::min(first + kColumns, forward_.axes[2].count), bias, nullptr, y}, x,
-            turned, activation);
+void ChannelsLastDepthwise::forward_lines(int64_t first, int64_t past, DepthwiseSource x, const float* turned,
+                                          const float* bias, const Activation& activation, float* y) const {
+  const int64_t columns = forward_.axes[2].count;
+  Share s{0, first, 0, columns, bias, nullptr, y, false};
+  if (has_three_lines(forward_, x.end - x.begin, nullptr))
+    return compute_three_lines(forward_, s, past - first, x, turned, activation);
+  for (; s.at_h < past; ++s.at_h, s.target += columns * sizes_.channels)
+    for (s.first = 0; s.first < columns; s.first += kColumns) {
+      s.past = std::min(s.first + kColumns, columns);
+      compute(forward_, s, x, turned, activation);
+    }
 }
 
 void ChannelsLastDepthwise::forward(const float* x, const float* turned, const float* bias,
@@ -644,9 +776,10 @@ void ChannelsLastDepthwise::add_products(int64_t image, const float* dy, const f
       });
     });
     // Only if all channels are read, what is prefetched is contiguous. dY is only read.
-    const int64_t fresh = end - begin == channels ? std::min(count, h.step) : 0;
-    float* from = const_cast<float*>(dy) + (image * d.count * h.count + line) * w.count * channels;
-    const DepthwiseResults r = results_of(w, channels, forward_.places, 0, w.count, from, fresh);
+    Share s{0, line % h.count, 0, w.count};
+    s.target = const_cast<float*>(dy) + (image * d.count * h.count + line) * w.count * channels;
+    DepthwiseResults r = results_of(forward_, s, {nullptr, 0, 0, channels});
+    r.fresh = end - begin == channels ? std::min(count, h.step) : 0;
     for (int64_t channel = begin; channel < end; channel += together)
       f.products(r, count, lines, channel, std::min(channel + together, end));
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -13,12 +14,13 @@
 
 namespace ortrain {
 
-// Lines of an image along the last axis: line n is at data + n % stored * the size of a line. `stored` is the
-// number of all lines, or fewer if they take turns in the same memory.
+struct DepthwiseResults;
+
+// Lines of an image along the last axis, of the channels [begin, end) alone: line n is at data + n % stored *
+// the size of a line. `stored` is the number of all lines, or fewer if they take turns in the same memory.
 struct DepthwiseSource {
   const float* data;
-  int64_t stored;
-  bool cached = false;  // they and the results are in the cache
+  int64_t stored, begin, end;
 };
 
 class ChannelsLastDepthwise {
@@ -36,10 +38,11 @@ class ChannelsLastDepthwise {
   // Y = activation(X * W + bias + addend) with turned W; bias and addend may be null.
   void forward(const float* x, const float* turned, const float* bias, const float* addend,
                const Activation& activation, float* y) const;
-  // The same for line `at` of the results of an image with two axes, on this thread; y begins with it. The
-  // activation must be none, Relu or Clip.
-  void forward_line(int64_t at, DepthwiseSource x, const float* turned, const float* bias,
-                    const Activation& activation, float* y) const;
+  // The same for the lines [first, past) of the results of an image with two axes and the channels of x,
+  // which the cache holds, on this thread. y begins with line `first` and has all channels. `zeros` are as
+  // many as a line of x has elements. The activation must be none, Relu or Clip.
+  void forward_lines(int64_t first, int64_t past, DepthwiseSource x, const float* turned, const float* bias,
+                     const Activation& activation, float* y) const;
   // dX from dY and turned W.
   void backward_data(const float* dy, const float* turned, float* dx) const;
   // dW from dY and X. The sums do not depend on the number of threads.
@@ -59,6 +62,11 @@ class ChannelsLastDepthwise {
     float* target = nullptr;
     bool prefetches = true;  // the lines that it reads first, and the memory of the results
   };
+  DepthwiseResults results_of(const Pass& pass, const Share& share, const DepthwiseSource& source) const;
+  // Whether the pass suits compute_three_lines, which computes `count` lines.
+  bool has_three_lines(const Pass& pass, int64_t channels, const float* addend) const;
+  void compute_three_lines(const Pass& pass, const Share& share, int64_t count, DepthwiseSource source,
+                           const float* weights, const Activation& activation) const;
   void compute(const Pass& pass, const Share& share, DepthwiseSource source, const float* weights,
                const Activation& activation) const;
   // Computes the results of passes line by line. The passes differ only in the last axis, and the first one
@@ -74,7 +82,8 @@ class ChannelsLastDepthwise {
   bool suits_ = false;
   int64_t workers_ = 1, taps_ = 1;
   Pass forward_;
-  std::vector<Pass> backward_;  // by offset within the strides
+  std::vector<Pass> backward_;                       // by offset within the strides
+  std::shared_ptr<const std::vector<float>> zeros_;  // a line outside of an image
 };
 
 }  // namespace ortrain

@@ -39,8 +39,18 @@ SeparableConvolution::SeparableConvolution(const ConvSizes& depthwise, int64_t c
   rows_ = std::clamp<int64_t>(divided(tuning::kSeparablePoints, w.output), 1, h.output);
   while (rows_ > 1 && (kept(rows_) * w.input + rows_ * w.output) * sizes_.channels > tuning::kSeparableFloats)
     --rows_;
-  if (rows_ == h.output) images_ = std::clamp<int64_t>(tuning::kSeparablePoints / points, 1, most);
+  if (rows_ == h.output) {
+    // Images need not stay in the cache, as each group of channels is read right after it is computed.
+    const int64_t floats = std::max<int64_t>(
+        capped_product({h.input, w.input, sizes_.channels}) + capped_product({points, sizes_.channels}), 1);
+    images_ = std::clamp<int64_t>(
+        std::min(divided(tuning::kSeparablePoints, points), 4 * tuning::kSeparableFloats / floats), 1, most);
+  }
   kept_ = images_ > 1 ? std::max<int64_t>(h.input, 1) : kept(rows_);
+  // Without the first convolution, the lines are those of X.
+  const int64_t panel = ChannelsLastConvolution::panel(),
+                together = divided(tuning::kSeparableChannels, panel) * panel;
+  group_ = first_ ? std::min(together, sizes_.channels) : sizes_.channels;
 }
 
 bool SeparableConvolution::suits() const {
@@ -48,42 +58,47 @@ bool SeparableConvolution::suits() const {
 }
 
 void SeparableConvolution::expand(const float* x, const SeparableStage& stage, int64_t from, int64_t to,
-                                  float* lines) const {
+                                  int64_t begin, int64_t end, float* lines) const {
   const int64_t width = window_[1].input;
   while (from < to) {
     const int64_t place = from % kept_, count = std::min(to - from, kept_ - place);
     first_->forward_points(count * width, x + from * width * channels_, stage.weights, stage.bias,
-                           stage.activation, lines + place * line_floats());
+                           stage.activation, begin, end, lines + place * width * (end - begin));
     from += count;
   }
 }
 
 void SeparableConvolution::compute(const float* x, const Stages& stages, int64_t images, int64_t begin,
                                    int64_t end, float* y, float* work) const {
-  const WindowAxis& h = window_[0];
-  const int64_t source = h.input * window_[1].input, line = window_[1].output * sizes_.channels;
-  float *const kept = work, *const results = work + kept_size();
-  if (first_ && images > 1)  // all their lines are kept
-    first_->forward_points(images * source, x, stages.first.weights, stages.first.bias,
-                           stages.first.activation, kept);
+  const WindowAxis &h = window_[0], &w = window_[1];
+  const int64_t channels = sizes_.channels, line = w.output * channels;
+  float *const kept = work, *const results = kept + kept_size();
   int64_t have = std::max<int64_t>(begin * h.stride - h.before, 0);
   for (int64_t row = begin; row < end; row += rows_) {
-    const int64_t rows = std::min(rows_, end - row), first = row * h.stride - h.before,
-                  need = std::clamp<int64_t>(first + (rows - 1) * h.stride + h.span(), 0, h.input);
-    // If the stride is larger than a window, no window reads the lines between two windows.
-    if (first_ && images == 1) expand(x, stages.first, std::max(have, first), need, kept);
-    have = std::max(have, need);
-    float* to = last_ ? results : y + row * line;
-    for (int64_t image = 0; image < images; ++image) {
-      const DepthwiseSource from = first_ ? DepthwiseSource{kept + image * kept_ * line_floats(), kept_, true}
-                                          : DepthwiseSource{x + image * source * sizes_.channels, h.input};
-      for (int64_t i = 0; i < rows; ++i, to += line)
-        middle_.forward_line(row + i, from, stages.middle.weights, stages.middle.bias,
-                             stages.middle.activation, to);
+    const int64_t past = std::min(row + rows_, end), first = row * h.stride - h.before,
+                  need = std::clamp<int64_t>(first + (past - row - 1) * h.stride + h.span(), 0, h.input);
+    float* const to = last_ ? results : y + row * line;
+    for (int64_t c = 0; c < channels; c += group_) {
+      const int64_t c_end = std::min(c + group_, channels), kept_line = w.input * (c_end - c);
+      float* const lines = kept + images * kept_ * w.input * c;
+      if (first_ && images > 1)  // all their lines are kept
+        first_->forward_points(images * h.input * w.input, x, stages.first.weights, stages.first.bias,
+                               stages.first.activation, c, c_end, lines);
+      else if (first_)  // if the stride is larger than a window, no window reads the lines between two
+                        // windows
+        expand(x, stages.first, std::max(have, first), need, c, c_end, lines);
+      for (int64_t image = 0; image < images; ++image) {
+        const DepthwiseSource from =
+            first_ ? DepthwiseSource{lines + image * kept_ * kept_line, kept_, c, c_end}
+                   : DepthwiseSource{x + image * h.input * kept_line, h.input, c, c_end};
+        middle_.forward_lines(row, past, from, stages.middle.weights, stages.middle.bias,
+                              stages.middle.activation, to + image * (past - row) * line);
+      }
     }
+    have = std::max(have, need);
     if (last_)
-      last_->forward_points(images * rows * window_[1].output, results, stages.last.weights, stages.last.bias,
-                            stages.last.activation, y + row * window_[1].output * filters_);
+      last_->forward_points(images * (past - row) * w.output, results, stages.last.weights, stages.last.bias,
+                            stages.last.activation, 0, filters_, y + row * w.output * filters_);
   }
 }
 

@@ -4,7 +4,8 @@
 // The value between the first two convolutions is the largest of the block, often six times as large as the
 // block's input. It is never stored whole: a worker computes a few of its lines, in memory that stays in the
 // cache, and from them the lines of the depthwise convolution and of the result. Lines that later results
-// read again are kept; the others are overwritten.
+// read again are kept; the others are overwritten. The lines of a group of channels are computed and read
+// before those of the next group.
 #pragma once
 
 #include <cstdint>
@@ -47,14 +48,14 @@ class SeparableConvolution {
   };
 
   // Floats of a worker: lines that the depthwise convolution reads, and its results.
-  int64_t kept_size() const { return first_ ? images_ * kept_ * line_floats() : 0; }
+  int64_t kept_size() const { return first_ ? images_ * kept_ * window_[1].input * sizes_.channels : 0; }
   int64_t results_size() const { return last_ ? images_ * rows_ * window_[1].output * sizes_.channels : 0; }
-  int64_t line_floats() const { return window_[1].input * sizes_.channels; }
   // Result lines [begin, end) of `images` neighboring images.
   void compute(const float* x, const Stages& stages, int64_t images, int64_t begin, int64_t end, float* y,
                float* work) const;
-  // Lines [from, to) of an image, into the memory in which they take turns.
-  void expand(const float* x, const SeparableStage& stage, int64_t from, int64_t to, float* lines) const;
+  // Lines [from, to) of an image and the channels [begin, end), into the memory in which they take turns.
+  void expand(const float* x, const SeparableStage& stage, int64_t from, int64_t to, int64_t begin,
+              int64_t end, float* lines) const;
 
   ConvSizes sizes_;
   std::vector<WindowAxis> window_;  // the two axes
@@ -63,6 +64,7 @@ class SeparableConvolution {
   ChannelsLastDepthwise middle_;
   int64_t workers_ = 1;
   int64_t images_ = 1, rows_ = 1, kept_ = 1;  // at a time: images, lines of results, lines that they read
+  int64_t group_ = 1;                         // channels of the lines that they read
 };
 
 }  // namespace ortrain
