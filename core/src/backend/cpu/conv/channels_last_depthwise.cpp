@@ -257,13 +257,6 @@ HWY_NOINLINE void SumsOfChannels(const Neighbors& given, int64_t begin, int64_t 
   if (channel < end) SumsOfRest(n, R, channel, end - channel);
 }
 
-// The results [n.at, past), whose windows are inside.
-template <int R>
-void Inner(Neighbors& n, int64_t past, int64_t begin, int64_t end) {
-  for (; n.at + R <= past; n.at += R) SumsOfChannels<R>(n, begin, end);
-  if constexpr (R > 1) Inner<R / 2>(n, past, begin, end);
-}
-
 void Sums(const DepthwiseResults& r, int64_t count, const DepthwiseLine* lines, const DepthwiseFinish& finish,
           int64_t begin, int64_t end) {
   Neighbors n{r, lines, finish, count, r.first, 0, r.taps};
@@ -278,7 +271,8 @@ void Sums(const DepthwiseResults& r, int64_t count, const DepthwiseLine* lines, 
     n.first_tap = 0, n.past_tap = r.taps;
   };
   border(r.inner_first);
-  Inner<8>(n, r.inner_past, begin, end);
+  for (; n.at + 8 <= r.inner_past; n.at += 8) SumsOfChannels<8>(n, begin, end);
+  for (; n.at < r.inner_past; ++n.at) SumsOfChannels<1>(n, begin, end);
   border(r.past);
 }
 
