@@ -135,9 +135,15 @@ inline constexpr int64_t kTransposedFilters = 512;
 // Floats of a depthwise convolution's input that are copied at a time, and the least lines of output that
 // they give. Derived: 64 KiB, of which a line takes less than 1 KiB. Not measured yet.
 inline constexpr int64_t kDepthwiseElements = 1 << 14, kDepthwiseLines = 8;
-// How many floats ahead a depthwise convolution prefetches. Measured with AVX2: 1024 takes 1.12 for 96
-// channels of 112 x 112 with a stride of 2, 2048 takes 1.5; for what fits in the caches it is flat.
+// How many floats ahead a depthwise convolution prefetches, except one of 3 x 3 elements. Measured with AVX2
+// for 3 x 3 elements in the same way: 1024 takes 1.12 for 96 channels of 112 x 112 with a stride of 2, 2048
+// takes 1.5; for what fits in the caches it is flat.
 inline constexpr int64_t kDepthwiseAhead = 512;
+// Results of 3 x 3 elements that are computed for one vector of channels before the next vector, if the lines
+// come from memory. Measured with AVX2: 14 to 28 are best; all 112 of a line take 1.2 to 1.4 of the time of
+// 28. With a stride of 2, only lines of up to so many results are computed in this way: 14 results of longer
+// lines take 1.2 to 1.3 of the time of 4.
+inline constexpr int64_t kDepthwiseTogether = 28, kDepthwiseShort = 16;
 // Weights and elements of windows that stay in the first-level cache from some results to the next ones.
 // Derived: 32 KiB. Measured with AVX2: with 4096, 192 channels of 28 x 28 take 1.1.
 inline constexpr int64_t kDepthwiseFloats = 8192;

@@ -349,12 +349,9 @@ HWY_INLINE void PrefetchThreeLines(const DepthwiseThreeLines& g, const Depthwise
 
 void ThreeLines(const DepthwiseThreeLines& given) {
   const DepthwiseThreeLines g = given;
-  // Results that are computed for one vector of channels after the other, if lines come from memory. Measured
-  // on Zen 3: 14 to 28 are best. With a step of 2, long lines are read in the order of their elements
-  // instead, as 14 results take 1.2 to 1.3 there.
-  constexpr int64_t kTogether = 28, kShort = 16;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32()));
-  const int64_t together = g.r.fresh == 0 ? g.r.past : g.r.step == 1 || g.r.past <= kShort ? kTogether : 4;
+  const bool in_order = g.r.step > 1 && g.r.past > tuning::kDepthwiseShort;
+  const int64_t together = g.r.fresh == 0 ? g.r.past : in_order ? 4 : tuning::kDepthwiseTogether;
   DepthwiseResults r = g.r;
   for (; r.first < g.r.past; r.first = r.past) {
     r.past = HWY_MIN(r.first + together, g.r.past);

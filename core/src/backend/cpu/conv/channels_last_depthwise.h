@@ -39,8 +39,8 @@ class ChannelsLastDepthwise {
   void forward(const float* x, const float* turned, const float* bias, const float* addend,
                const Activation& activation, float* y) const;
   // The same for the lines [first, past) of the results of an image with two axes and the channels of x,
-  // which the cache holds, on this thread. y begins with line `first` and has all channels. `zeros` are as
-  // many as a line of x has elements. The activation must be none, Relu or Clip.
+  // which the cache holds, on this thread. y begins with line `first` and has all channels. The activation
+  // must be none, Relu or Clip.
   void forward_lines(int64_t first, int64_t past, DepthwiseSource x, const float* turned, const float* bias,
                      const Activation& activation, float* y) const;
   // dX from dY and turned W.
@@ -63,10 +63,12 @@ class ChannelsLastDepthwise {
     bool prefetches = true;  // the lines that it reads first, and the memory of the results
   };
   DepthwiseResults results_of(const Pass& pass, const Share& share, const DepthwiseSource& source) const;
-  // Whether the pass suits compute_three_lines, which computes `count` lines.
+  // Whether each result of the pass reads three lines with three neighboring taps, which
+  // compute_three_lines computes faster, for `count` lines from that of the share on.
   bool has_three_lines(const Pass& pass, int64_t channels, const float* addend) const;
   void compute_three_lines(const Pass& pass, const Share& share, int64_t count, DepthwiseSource source,
                            const float* weights, const Activation& activation) const;
+  // A line of a pass.
   void compute(const Pass& pass, const Share& share, DepthwiseSource source, const float* weights,
                const Activation& activation) const;
   // Computes the results of passes line by line. The passes differ only in the last axis, and the first one

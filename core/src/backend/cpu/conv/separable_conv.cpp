@@ -41,8 +41,8 @@ SeparableConvolution::SeparableConvolution(const ConvSizes& depthwise, int64_t c
     --rows_;
   if (rows_ == h.output) {
     // Images need not stay in the cache, as each group of channels is read right after it is computed.
-    const int64_t floats = std::max<int64_t>(
-        capped_product({h.input, w.input, sizes_.channels}) + capped_product({points, sizes_.channels}), 1);
+    const int64_t floats =
+        std::max<int64_t>(capped_product({h.input * w.input + points, sizes_.channels}), 1);
     images_ = std::clamp<int64_t>(
         std::min(divided(tuning::kSeparablePoints, points), 4 * tuning::kSeparableFloats / floats), 1, most);
   }
@@ -81,12 +81,13 @@ void SeparableConvolution::compute(const float* x, const Stages& stages, int64_t
     for (int64_t c = 0; c < channels; c += group_) {
       const int64_t c_end = std::min(c + group_, channels), kept_line = w.input * (c_end - c);
       float* const lines = kept + images * kept_ * w.input * c;
-      if (first_ && images > 1)  // all their lines are kept
+      if (first_ && images > 1) {  // all their lines are kept
         first_->forward_points(images * h.input * w.input, x, stages.first.weights, stages.first.bias,
                                stages.first.activation, c, c_end, lines);
-      else if (first_)  // if the stride is larger than a window, no window reads the lines between two
-                        // windows
+      } else if (first_) {
+        // If the stride is larger than a window, no window reads the lines between two windows.
         expand(x, stages.first, std::max(have, first), need, c, c_end, lines);
+      }
       for (int64_t image = 0; image < images; ++image) {
         const DepthwiseSource from =
             first_ ? DepthwiseSource{lines + image * kept_ * kept_line, kept_, c, c_end}
