@@ -1,6 +1,6 @@
 // Depthwise convolution in float on values with channels last: each channel has one filter, and vectors hold
-// neighboring channels. The windows are read where they are; results at the border leave out the elements of
-// their window that are outside.
+// neighboring channels. The windows are read where they are. Results at the border leave out the elements of
+// their window that are outside; only with windows of 3 x 3 elements, lines outside are read as zeros.
 #pragma once
 
 #include <cstdint>
