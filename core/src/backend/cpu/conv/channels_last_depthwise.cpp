@@ -561,7 +561,7 @@ DepthwiseResults ChannelsLastDepthwise::results_of(const Pass& p, const Share& s
                      share.past,
                      a.every,
                      share.target + source.begin,
-                     share.prefetches ? std::min(std::ssize(p.axes[1].taps), p.axes[1].step) : 0};
+                     share.prefetches ? std::min<int64_t>(std::ssize(p.axes[1].taps), p.axes[1].step) : 0};
   if (a.offsets.empty()) return r;
   while (r.inner_first < r.past && r.inner_first * a.step + a.offsets.front() < 0) ++r.inner_first;
   while (r.inner_past > r.inner_first && (r.inner_past - 1) * a.step + a.offsets.back() >= a.source)
