@@ -12,6 +12,7 @@
 #include "backend/cpu/conv/clip.h"
 #include "backend/cpu/matmul/amx_tiles-inl.h"
 #include "backend/cpu/matmul/bf16_pairs-inl.h"
+#include "backend/cpu/matmul/multiply.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/product_instructions.h"
 #include "backend/cpu/simd/simd_math-inl.h"
@@ -31,11 +32,12 @@ struct ChannelsLastFunctions {
   // n is at most a panel; whole vectors of B's rows are read.
   void (*product)(const Lines& lines, int64_t n, const Depth& depth, const float* a, const float* b,
                   int64_t b_row, float* c, bool add, const TileEnd<float>* end);
-  // The same for floats whose rows are at a constant distance, as are their elements.
+  // The same for floats whose rows are at a constant distance, as are their elements; A may be stored by
+  // tiles.
   void (*even_product)(int64_t m, int64_t n, const Depth& depth, const float* a, int64_t a_row,
                        int64_t a_column, const float* b, int64_t b_row, float* c, int64_t c_row, bool add);
-  // to [m, k] = A, whose columns are `column` floats apart. Rows of `to` are whole vectors.
-  void (*transpose)(const float* a, int64_t column, int64_t m, int64_t k, float* to, int64_t to_row);
+  // Stores A [m, k], whose columns are `column` floats apart, by tiles that are `tile` floats apart.
+  void (*store_by_tiles)(const float* a, int64_t column, int64_t m, int64_t k, float* to, int64_t tile);
   // Pack [k, n], at most a panel wide, with k elements: from columns, or rows, that are `row` floats apart.
   void (*pack_columns)(const float* b, int64_t row, int64_t k, int64_t n, float* packed);
   void (*pack_rows)(const float* b, int64_t row, int64_t k, int64_t n, float* packed);
@@ -125,16 +127,16 @@ ChannelsLastFunctions FindChannelsLast([[maybe_unused]] bool pairs, [[maybe_unus
               panel,
               product,
               EvenProduct,
-              StoreByRows<float>,
+              StoreByTiles<float>,
               PackColumnsInPairs,
               PackPairsAlong<float>,
               FinishSums};
     }
     return {
-        lanes,     panel, PanelOfLines<float>, EvenProduct, StoreByRows<float>, PackColumns, PackAlong<float>,
+        lanes,     panel, PanelOfLines<float>, EvenProduct, StoreByTiles<float>, PackColumns, PackAlong<float>,
         FinishSums};
   }
-  return {lanes,  panel, PanelOfLines<float>, EvenProduct, StoreByRows<float>, PackColumns, PackAlong<float>,
+  return {lanes,  panel, PanelOfLines<float>, EvenProduct, StoreByTiles<float>, PackColumns, PackAlong<float>,
           nullptr};
 }
 
@@ -160,6 +162,9 @@ constexpr int64_t kMostLines = 256;    // whose results are computed together
 
 int64_t divided(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t rounded(int64_t n, int64_t to) { return divided(n, to) * to; }
+
+// Floats of kConvPoints results of so many filters, stored by tiles.
+int64_t tiles_size(int64_t filters) { return divided(filters, 6) * StoredTile<float>(tuning::kConvPoints); }
 
 // A convolution of single elements has one line of all points.
 ConvSizes flattened(ConvSizes s) {
@@ -559,7 +564,8 @@ int64_t ChannelsLastConvolution::weights_size(bool bf16) const {
   const int64_t filters = gathers_ ? gathered_filters() : sizes_.filters / sizes_.groups;
   const int64_t widened = bf16 ? tuning::kConvPoints * filters + kSlack : 0;
   if (gathers_)
-    return tuning::kConvPoints * (filters + rounded(weights_.depth, functions().lanes)) + kSlack + widened;
+    return tiles_size(filters) + tuning::kConvPoints * rounded(weights_.depth, functions().lanes) + kSlack +
+           widened;
   return lines_size(weights_) + (filters_across_ ? rounded(filters * sizes_.column_rows(), 16) : 0) + widened;
 }
 
@@ -770,18 +776,18 @@ void ChannelsLastConvolution::gather(const WeightTask& t, StoredInput x, int64_t
 }
 
 // The same from gathered elements of X: a product adds up `kConvPoints` results, also of several lines and
-// images. dY is transposed once for all elements of the window, because its columns map to few sets of a
+// images. dY is stored by tiles once for all elements of the window, because its columns map to few sets of a
 // cache.
 void ChannelsLastConvolution::gathered_weight_sums(const WeightTask& t, StoredInput dy, StoredInput x,
                                                    float* dw, float* work) const {
   const ChannelsLastFunctions f = functions();
   const PassAxis &d = weights_.axes[0], &h = weights_.axes[1], &w = weights_.axes[2];
   const int64_t results = sizes_.batch * sizes_.output_points(), window = sizes_.column_rows();
-  float *const gathered = work + tuning::kConvPoints * t.filters, *const widened = work + weights_size(false);
+  float *const gathered = work + tiles_size(t.filters), *const widened = work + weights_size(false);
   for (int64_t first = 0; first < results; first += tuning::kConvPoints) {
-    const int64_t count = std::min(tuning::kConvPoints, results - first), pitch = rounded(count, f.lanes);
+    const int64_t count = std::min(tuning::kConvPoints, results - first), tile = StoredTile<float>(count);
     const Gradients g = gradients(t, dy, first, 1, count, widened);
-    f.transpose(g.dy, g.point, t.filters, count, work, pitch);
+    f.store_by_tiles(g.dy, g.point, t.filters, count, work, tile);
     float* to = dw + t.filter * window + t.channel;
     for (const int64_t o : d.offsets)
       for (const int64_t l : h.offsets)
@@ -790,7 +796,7 @@ void ChannelsLastConvolution::gathered_weight_sums(const WeightTask& t, StoredIn
           gather(t, x, first, count, offsets, gathered);
           for (int64_t j = 0; j < t.depth; j += f.panel) {
             const int64_t columns = std::min(f.panel, t.depth - j);
-            f.even_product(t.filters, columns, {count}, work, pitch, 1, gathered + j * count,
+            f.even_product(t.filters, columns, {.k = count, .a_tile = tile}, work, 1, 6, gathered + j * count,
                            rounded(columns, f.lanes), to + j, window, first > 0);
           }
           to += sizes_.channels / sizes_.groups;
@@ -800,6 +806,11 @@ void ChannelsLastConvolution::gathered_weight_sums(const WeightTask& t, StoredIn
 
 void ChannelsLastConvolution::backward_weights(StoredInput dy, StoredInput x, float* dw, float* work) const {
   const int64_t channels = sizes_.channels / sizes_.groups, filters = sizes_.filters / sizes_.groups;
+  if (sizes_.groups == 1 && !dy.bf16 && !x.bf16 && is_in_place(forward_)) {
+    ortrain::multiply<float>(filters, channels, forward_.axes[2].count, 1.0f, {dy.floats(), 1, filters},
+                             {x.floats(), channels, 1}, 0.0f, dw, channels, static_cast<int>(workers_));
+    return;
+  }
   // Vectors of filters stay whole: products read no further.
   const int64_t vector = filters_across_ ? functions().lanes : 1;
   const int64_t chunks = divided(channels, weights_.depth), tasks = sizes_.groups * chunks;

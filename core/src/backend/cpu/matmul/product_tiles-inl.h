@@ -34,6 +34,13 @@ struct Depth {
   int64_t a_tile = 0, block = 0;
 };
 
+// The distance of tiles of k columns in an A that is stored by tiles: their elements, and a cache line, so
+// that neighbours do not map to the same cache set.
+template <typename T>
+constexpr int64_t StoredTile(int64_t k) {
+  return 6 * k + 64 / static_cast<int64_t>(sizeof(T));
+}
+
 // Rows of A and C: `columns` of each line, `a_row` and `c_row` elements apart. The first ones of a line are
 // at the offsets that `lines` states.
 struct LinePlace {
@@ -233,28 +240,7 @@ ORTRAIN_ONCE void PackAcross(const T* b, int64_t row, int64_t k, int64_t n, T sc
   }
 }
 
-// to [m, k] = A, where column j of A begins at a + j * column. Rows of `to` are whole vectors.
-template <typename T>
-void StoreByRows(const T* a, int64_t column, int64_t m, int64_t k, T* to, int64_t to_row) {
-#if ORTRAIN_TRANSPOSES_VECTORS
-  const int64_t lanes = LanesOf<T>();
-  for (int64_t j = 0; j < k; j += lanes)
-    for (int64_t i = 0; i < m; i += lanes)
-      TransposeSquare(a + j * column + i, column, HWY_MIN(lanes, k - j), HWY_MIN(lanes, m - i), T{1},
-                      to + i * to_row + j, to_row);
-#else
-  for (int64_t j = 0; j < k; ++j)
-    for (int64_t i = 0; i < m; ++i) to[i * to_row + j] = a[j * column + i];
-#endif
-}
 #undef ORTRAIN_TRANSPOSES_VECTORS
-
-// The distance of tiles of k columns in an A that is stored by tiles: their elements, and a cache line, so
-// that neighbours do not map to the same cache set.
-template <typename T>
-constexpr int64_t StoredTile(int64_t k) {
-  return 6 * k + 64 / static_cast<int64_t>(sizeof(T));
-}
 
 // Stores A [m, k] by tiles of six rows, whose columns are contiguous: column j of A begins at a + j * column,
 // and tiles are `tile` elements apart. If A is transposed into rows instead, gradients of 256 x 256 to 256 x
