@@ -116,28 +116,26 @@ void FinishSums(int64_t rows, int64_t n, float* sums, int64_t sums_pitch, const 
 }
 
 ChannelsLastFunctions FindChannelsLast([[maybe_unused]] bool pairs, [[maybe_unused]] Bf16Products with) {
-  const int64_t lanes = LanesOf<float>(), panel = kPanel * lanes;
+  const int64_t lanes = LanesOf<float>();
+  ChannelsLastFunctions f{lanes,
+                          kPanel * lanes,
+                          PanelOfLines<float>,
+                          EvenProduct,
+                          StoreByTiles<float>,
+                          PackColumns,
+                          PackAlong<float>,
+                          nullptr};
   if constexpr (kHasKernels<BFloat16>) {
+    f.finish = FinishSums;
     if (pairs) {
-      auto product = with == Bf16Products::kNone ? ProductInPairs<WidenedPairs> : ProductInPairs<NativePairs>;
+      f.product = with == Bf16Products::kNone ? ProductInPairs<WidenedPairs> : ProductInPairs<NativePairs>;
 #if ORTRAIN_HAS_AMX_TILES
-      if (with == Bf16Products::kTiles) product = ProductInPairs<TilePairs>;
+      if (with == Bf16Products::kTiles) f.product = ProductInPairs<TilePairs>;
 #endif
-      return {lanes,
-              panel,
-              product,
-              EvenProduct,
-              StoreByTiles<float>,
-              PackColumnsInPairs,
-              PackPairsAlong<float>,
-              FinishSums};
+      f.pack_columns = PackColumnsInPairs, f.pack_rows = PackPairsAlong<float>;
     }
-    return {
-        lanes,     panel, PanelOfLines<float>, EvenProduct, StoreByTiles<float>, PackColumns, PackAlong<float>,
-        FinishSums};
   }
-  return {lanes,  panel, PanelOfLines<float>, EvenProduct, StoreByTiles<float>, PackColumns, PackAlong<float>,
-          nullptr};
+  return f;
 }
 
 bool HasPairs() { return kHasKernels<BFloat16> && kHasNativePairs; }
@@ -166,10 +164,16 @@ int64_t rounded(int64_t n, int64_t to) { return divided(n, to) * to; }
 // Floats of kConvPoints results of so many filters, stored by tiles.
 int64_t tiles_size(int64_t filters) { return divided(filters, 6) * StoredTile<float>(tuning::kConvPoints); }
 
-// A convolution of single elements has one line of all points.
+// Whether each result reads one point: the same point of X.
+bool is_pointwise(const ConvSizes& s) {
+  return std::all_of(s.window.begin(), s.window.end(), [](const WindowAxis& a) {
+    return a.kernel == 1 && a.stride == 1 && a.before == 0 && a.output == a.input;
+  });
+}
+
+// A pointwise convolution has one line of all points.
 ConvSizes flattened(ConvSizes s) {
-  for (const WindowAxis& a : s.window)
-    if (a.kernel != 1 || a.stride != 1 || a.before != 0 || a.output != a.input) return s;
+  if (!is_pointwise(s)) return s;
   const int64_t points = s.batch * s.output_points();
   s.batch = 1;
   for (WindowAxis& a : s.window) a.input = a.output = 1;
@@ -806,8 +810,10 @@ void ChannelsLastConvolution::gathered_weight_sums(const WeightTask& t, StoredIn
 
 void ChannelsLastConvolution::backward_weights(StoredInput dy, StoredInput x, float* dw, float* work) const {
   const int64_t channels = sizes_.channels / sizes_.groups, filters = sizes_.filters / sizes_.groups;
-  if (sizes_.groups == 1 && !dy.bf16 && !x.bf16 && is_in_place(forward_)) {
-    ortrain::multiply<float>(filters, channels, forward_.axes[2].count, 1.0f, {dy.floats(), 1, filters},
+  // Compared with gathering X, which would copy it, gradients of 16 to 960 channels take 0.62 to 0.97 of the
+  // time with one thread and 0.53 to 0.94 with two (AVX2, Zen 3).
+  if (sizes_.groups == 1 && !dy.bf16 && !x.bf16 && is_pointwise(sizes_)) {
+    ortrain::multiply<float>(filters, channels, sizes_.output_points(), 1.0f, {dy.floats(), 1, filters},
                              {x.floats(), channels, 1}, 0.0f, dw, channels, static_cast<int>(workers_));
     return;
   }
