@@ -143,6 +143,8 @@ const std::vector<ConvSizes> kCases = {
     {2, 4, 5, 1, {kNone, axis(6, 2, 2), axis(1400, 2, 2)}},  // has a gradient that reads lines of dY in place
     {1, 150, 9, 1, {kNone, axis(30, 1), axis(100, 1)}},
     {2, 5, 600, 1, {kNone, axis(3, 1), axis(4, 1)}},
+    {2, 3, 48, 1, {kNone, axis(15, 1), axis(19, 1)}},        // few channels
+    {2, 64, 2, 1, {kNone, axis(15, 1), axis(19, 1)}},        // and few filters, of single elements
     {5, 40, 70, 1, {kNone, axis(13, 1), axis(17, 1)}},       // more points than the products of one block
     {3, 40, 520, 1, {kNone, axis(7, 1, 2), axis(9, 1, 2)}},  // and more filters, of every other element
     {4, 20, 40, 1, {kNone, axis(1, 3, 1, 1, 1, 1), axis(50, 1)}},  // of three elements, two are never read

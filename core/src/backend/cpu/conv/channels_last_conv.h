@@ -10,8 +10,9 @@
 // The gradient of X is computed from dY in the same way, once for each offset within the strides, because
 // elements of dX with the same offset read the same elements of the window. The gradient of W is the product
 // of dY, transposed in place, and the lines of X. With many filters, dY is stored by tiles before, and the
-// elements of X are gathered for one element of the window at a time. Windows of one element that read all of
-// X need neither: the gradient of their weights is one product (backend/cpu/matmul/multiply.h).
+// elements of X are gathered for one element of the window at a time. In float and with one group, the
+// gradient of pointwise weights is a single product instead (backend/cpu/matmul/multiply.h), unless X has
+// very few channels.
 #pragma once
 
 #include <cstdint>

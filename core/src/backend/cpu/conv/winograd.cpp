@@ -105,7 +105,7 @@ void ForwardWeights(const WinogradSizes& s, const float* w, Interval depth, Inte
                     const TilePanels& u) {
   const F32 d;
   const int64_t lanes = LanesOf<float>(), square = lanes * lanes;
-  constexpr int64_t kAhead = 16;
+  constexpr int64_t kAhead = 64 / sizeof(float);
   HWY_ALIGN float across[9 * 16 * 16];
   for (int64_t i = depth.begin; i < depth.end; i += lanes)
     for (int64_t j = columns.begin; j < columns.end; j += lanes) {
