@@ -263,6 +263,10 @@ std::vector<ConvSizes> depthwise_cases(int64_t n) {
       {2, n, n, n, {kNone, axis(40, 3, 1, 1, 1, 1), axis(90, 3, 1, 1, 1, 1)}},  // work for several threads
       {2, n, n, n, {kNone, axis(13, 5, 2, 1, 2, 2), axis(21, 5, 2, 1, 2, 2)}},  // dX: also 3 x 3 elements
       {2, n, n, n, {kNone, axis(12, 3, 1, 2, 2, 2), axis(37, 3, 1, 1, 2, 0)}},
+      {2, n, n, n, {kNone, axis(7, 5, 1, 1, 2, 2), axis(7, 5, 1, 1, 2, 2)}},  // fewer than eight results
+      {2, n, n, n, {kNone, axis(11, 5, 1, 1, 4, 0), axis(24, 5, 1, 1, 0, 4)}},
+      {2, n, n, n, {kNone, axis(9, 5, 2, 1, 0, 3), axis(48, 5, 2, 1, 4, 1)}},
+      {2, n, n, n, {kNone, axis(7, 7, 1, 1, 3, 3), axis(28, 7, 1, 1, 3, 3)}},
   };
 }
 
@@ -293,6 +297,26 @@ TEST_CASE("a depthwise convolution can be added to the values in its target on e
         check_near(y, c.y);
       });
     }
+}
+
+TEST_CASE("results at the border of a line do not read the weights of elements outside") {
+  for (const int64_t taps : {5, 7}) {
+    const int64_t n = 16, columns = 18, before = taps / 2;
+    const Case c({1, n, n, n, {kNone, axis(1, 1), axis(columns, taps, 1, 1, before, before)}});
+    const ChannelsLastDepthwise conv(c.s);
+    Floats x(c.x.size(), 1), w(c.w.size(), 1), turned(static_cast<size_t>(conv.turned_size())), y(c.y.size());
+    for (size_t i = 0; i < w.size(); i += static_cast<size_t>(taps)) w[i] = INFINITY;  // the first tap
+    conv.turn_weights(w.data(), turned.data());
+    on_every_target([&] {
+      conv.forward(x.data(), turned.data(), nullptr, nullptr, {}, y.data());
+      for (int64_t i = 0; i < columns * n; ++i) {
+        const int64_t column = i / n;
+        const float expected = column < before ? static_cast<float>(column + before + 1) : INFINITY;
+        INFO(taps << " taps, column " << column);
+        CHECK(y[static_cast<size_t>(i)] == expected);
+      }
+    });
+  }
 }
 
 TEST_CASE("depthwise convolutions with channels last do not depend on the number of threads") {

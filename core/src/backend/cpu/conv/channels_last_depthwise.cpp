@@ -94,6 +94,9 @@ namespace {
 
 using F32 = hn::ScalableTag<float>;
 
+// Processors older than those with AVX2 get fewer functions: the size of the library matters more.
+constexpr bool kFew = HWY_TARGET == HWY_SSE4;
+
 // sum + weight x
 HWY_INLINE Vec<F32> AddProduct(Vec<F32> weight, const float* x, Vec<F32> sum) {
 #if HWY_COMPILER_GCC_ACTUAL && HWY_TARGET == HWY_AVX2
@@ -103,6 +106,17 @@ HWY_INLINE Vec<F32> AddProduct(Vec<F32> weight, const float* x, Vec<F32> sum) {
 #else
   const F32 d;
   return hn::MulAdd(weight, hn::LoadU(d, x), sum);
+#endif
+}
+
+// sum + a b, all three in registers: gcc would read an operand that several products use from memory for
+// each.
+HWY_INLINE Vec<F32> AddProduct(Vec<F32> a, Vec<F32> b, Vec<F32> sum) {
+#if HWY_COMPILER_GCC_ACTUAL && HWY_TARGET == HWY_AVX2
+  asm("vfmadd231ps %2, %1, %0" : "+x"(sum.raw) : "x"(a.raw), "x"(b.raw));
+  return sum;
+#else
+  return hn::MulAdd(a, b, sum);
 #endif
 }
 
@@ -169,6 +183,45 @@ HWY_INLINE void SumsOf(const Neighbors& n, int64_t channel, int64_t count) {
   ORTRAIN_EACH_RESULT(ORTRAIN_STORE)
 }
 
+// Up to eight results of a vector of channels, with K neighboring taps and a step of 1. Each element of the
+// source is loaded once for all results that read it, unless it is outside of the line.
+template <int K>
+HWY_NOINLINE void SumsOfElements(const Neighbors& n, int64_t results, int64_t channel) {
+  constexpr int R = 8;
+  const F32 d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), channels = n.r.channels, next = n.r.next(),
+                tap = n.r.weights[1] - n.r.weights[0], column = n.at + n.r.offsets[0], first = -column,
+                past = n.r.source - column;
+  const auto start = n.finish.bias ? hn::LoadU(d, n.finish.bias + channel) : hn::Zero(d);
+  Vec<F32> sums[R], weights[K];
+  HWY_UNROLL(8)
+  for (int i = 0; i < R; ++i) sums[i] = start;
+  for (int64_t l = 0; l < n.count; ++l) {
+    const float *x = n.lines[l].x + column * channels + channel, *w = n.lines[l].w + n.r.weights[0] + channel;
+    HWY_UNROLL(8)
+    for (int k = 0; k < K; ++k) weights[k] = hn::LoadU(d, w + k * tap);
+    HWY_UNROLL(14)
+    for (int j = 0; j < R - 1 + K; ++j) {
+      if (j < first || j >= past) continue;
+      const auto element = hn::LoadU(d, x + j * channels);
+      HWY_UNROLL(8)
+      for (int i = 0; i < R; ++i)
+        if (j >= i && j < i + K) sums[i] = AddProduct(weights[j - i], element, sums[i]);
+    }
+  }
+  HWY_ALIGN float ended[R * hn::MaxLanes(d)];
+  HWY_UNROLL(8)
+  for (int i = 0; i < R; ++i) hn::Store(sums[i], d, ended + i * lanes);
+  const auto low = hn::Set(d, n.finish.low), high = hn::Set(d, n.finish.high);
+  int64_t to = n.at * next + channel;
+  HWY_UNROLL(1)
+  for (int64_t i = 0; i < results; ++i, to += next) {
+    auto sum = hn::Load(d, ended + i * lanes);
+    if (n.finish.addend) sum = hn::Add(sum, hn::LoadU(d, n.finish.addend + to));
+    hn::StoreU(ClipTo(d, sum, low, high), d, n.r.y + to);
+  }
+}
+
 // A result of four vectors of channels: a single vector would wait for each of its sums.
 HWY_INLINE void SumsOfFourVectors(const Neighbors& n, int64_t channel) {
   const F32 d;
@@ -229,9 +282,10 @@ struct Later {
 
 // `results` results of less than a vector of channels: two at a time, which takes less code.
 HWY_NOINLINE void SumsOfRest(const Neighbors& given, int64_t results, int64_t channel, int64_t count) {
+  constexpr int R = kFew ? 1 : 2;
   Neighbors n = given;
-  for (; results >= 2; results -= 2, n.at += 2) SumsOf<2, false>(n, channel, count);
-  if (results == 1) SumsOf<1, false>(n, channel, count);
+  for (; results >= R; results -= R, n.at += R) SumsOf<R, false>(n, channel, count);
+  if (results > 0) SumsOf<1, false>(n, channel, count);
 }
 
 // R results of the channels [begin, end).
@@ -257,9 +311,34 @@ HWY_NOINLINE void SumsOfChannels(const Neighbors& given, int64_t begin, int64_t 
   if (channel < end) SumsOfRest(n, R, channel, end - channel);
 }
 
+// SumsOfElements for the taps and the step of a line, or null if there is no such function.
+using ElementSums = void (*)(const Neighbors&, int64_t, int64_t);
+ElementSums FindElementSums(const DepthwiseResults& r) {
+  if constexpr (!kFew) {
+    if (r.step == 1 && is_neighboring(r))
+      return r.taps == 5 ? SumsOfElements<5> : r.taps == 7 ? SumsOfElements<7> : nullptr;
+  }
+  return nullptr;
+}
+
 void Sums(const DepthwiseResults& r, int64_t count, const DepthwiseLine* lines, const DepthwiseFinish& finish,
           int64_t begin, int64_t end) {
   Neighbors n{r, lines, finish, count, r.first, 0, r.taps};
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32()));
+  // The last vector may begin with channels of the vector before, unless the sums are added to the target.
+  if (end - begin >= lanes && (finish.addend != r.y || (end - begin) % lanes == 0)) {
+    if (const ElementSums sums = FindElementSums(r)) {
+      for (; n.at < r.past; n.at += 8) {
+        const Later<8> later(n);
+        for (int64_t channel = begin; channel < end; channel += lanes) {
+          channel = HWY_MIN(channel, end - lanes);
+          if (r.fresh > 0) later.prefetch(n, channel, lanes);
+          sums(n, HWY_MIN(int64_t{8}, r.past - n.at), channel);
+        }
+      }
+      return;
+    }
+  }
   const auto border = [&](int64_t past) HWY_ATTR {
     for (; n.at < past; ++n.at) {
       const auto column = [&](int64_t k) { return n.at * r.step + r.offsets[k]; };
@@ -286,6 +365,26 @@ void Sums(const DepthwiseResults& r, int64_t count, const DepthwiseLine* lines, 
   s1 = AddProduct(w##t, x##l + (S + k) * channels, s1);     \
   s2 = AddProduct(w##t, x##l + (2 * S + k) * channels, s2); \
   s3 = AddProduct(w##t, x##l + (3 * S + k) * channels, s3);
+// Three taps of line l of four results, with a step of 1: each element is loaded once.
+#define ORTRAIN_LINE(l, u, v, w)                                            \
+  {                                                                         \
+    const auto e0 = hn::LoadU(d, x##l), e1 = hn::LoadU(d, x##l + channels), \
+               e2 = hn::LoadU(d, x##l + 2 * channels);                      \
+    s0 = AddProduct(u, e0, s0);                                             \
+    s1 = AddProduct(u, e1, s1);                                             \
+    s0 = AddProduct(v, e1, s0);                                             \
+    s2 = AddProduct(u, e2, s2);                                             \
+    s1 = AddProduct(v, e2, s1);                                             \
+    s0 = AddProduct(w, e2, s0);                                             \
+    const auto e3 = hn::LoadU(d, x##l + 3 * channels);                      \
+    s3 = AddProduct(u, e3, s3);                                             \
+    s2 = AddProduct(v, e3, s2);                                             \
+    s1 = AddProduct(w, e3, s1);                                             \
+    const auto e4 = hn::LoadU(d, x##l + 4 * channels);                      \
+    s3 = AddProduct(v, e4, s3);                                             \
+    s2 = AddProduct(w, e4, s2);                                             \
+    s3 = AddProduct(w, hn::LoadU(d, x##l + 5 * channels), s3);              \
+  }
 #define ORTRAIN_ONE(t, l, k) \
   if (inside##k) s0 = AddProduct(w##t, x##l + k * channels, s0);
 #define ORTRAIN_STORE(i)                                                           \
@@ -309,7 +408,13 @@ HWY_INLINE void ThreeLinesOfVector(const DepthwiseThreeLines& g, const Depthwise
       auto s0 = start;
       if (i >= r.inner_first && i + 4 <= inner_past) {
         auto s1 = start, s2 = start, s3 = start;
-        ORTRAIN_EACH_TAP(ORTRAIN_FOUR)
+        if constexpr (S == 1) {
+          ORTRAIN_LINE(0, w0, w1, w2)
+          ORTRAIN_LINE(1, w3, w4, w5)
+          ORTRAIN_LINE(2, w6, w7, w8)
+        } else {
+          ORTRAIN_EACH_TAP(ORTRAIN_FOUR)
+        }
         ORTRAIN_STORE(0)
         ORTRAIN_STORE(1)
         ORTRAIN_STORE(2)
@@ -330,6 +435,7 @@ HWY_INLINE void ThreeLinesOfVector(const DepthwiseThreeLines& g, const Depthwise
 }
 #undef ORTRAIN_STORE
 #undef ORTRAIN_ONE
+#undef ORTRAIN_LINE
 #undef ORTRAIN_FOUR
 #undef ORTRAIN_WEIGHT
 #undef ORTRAIN_EACH_TAP
@@ -410,6 +516,10 @@ template <bool kWhole>
 HWY_NOINLINE void ProductsOfChannels(const DepthwiseResults& r, const float* x, int64_t channel,
                                      int64_t count, float* totals) {
   int64_t k = 0;
+  if constexpr (kFew && !kWhole) {
+    for (; k < r.taps; ++k) ProductsOfTaps<1, false>(r, x, k, channel, count, totals);
+    return;
+  }
   for (; k + 3 <= r.taps; k += 3) ProductsOfTaps<3, kWhole>(r, x, k, channel, count, totals);
   if (k + 2 == r.taps) return ProductsOfTaps<2, kWhole>(r, x, k, channel, count, totals);
   if (k + 1 == r.taps) ProductsOfTaps<1, kWhole>(r, x, k, channel, count, totals);
