@@ -15,6 +15,7 @@ bool fuse_adapter(Model& model);
 bool fuse_attention(Model& model);
 bool fuse_batch_normalization_clip(Model& model);
 bool fuse_clip_gradient(Model& model);
+bool fuse_hard_swish_gradient(Model& model);
 bool fuse_conv_activation(Model& model);
 bool fuse_conv_batch_normalization(Model& model);
 bool fuse_conv_bias(Model& model);

@@ -64,6 +64,8 @@ constexpr Pass kSessionPasses[] = {
      PassLevel::kExtended, "keep_slopes"},
     // Before fuse_product, which would fuse the multiplication with the mask.
     {"fuse_clip_gradient", needing({"Cast"}, fuse_clip_gradient)},
+    // Before fuse_product, which would fuse the multiplication by the slope.
+    {"fuse_hard_swish_gradient", needing({"HardSwish"}, fuse_hard_swish_gradient)},
     // After fuse_clip_gradient, whose node this pass replaces.
     {"fuse_batch_normalization_clip", needing({"BatchNormInternal"}, fuse_batch_normalization_clip)},
     // After fuse_batch_normalization_clip, which looks for the gradient of the activation next to its own.

@@ -267,6 +267,9 @@ constexpr PairRow kPairRows[] = {
 constexpr PairRow kClipGrad =
     {"ClipGrad", pair::ClipGrad, {{"min", -std::numeric_limits<float>::infinity()}, {"max", std::numeric_limits<float>::infinity()}}};
 
+// Made by passes/fuse_hard_swish_gradient.cpp.
+constexpr PairRow kHardSwishGrad = {"HardSwishGrad", pair::HardSwishGrad, {}};
+
 constexpr WithDerivativeRow kWithDerivativeRows[] = {
     {"GeluAndDerivative", "GeluGrad", with_derivative::Gelu, {}},
     {"FastGeluAndDerivative", "FastGeluGrad", with_derivative::FastGelu, {}},
@@ -438,6 +441,13 @@ ORTRAIN_OPERATOR({.domain = kSessionDomain,
                   .traits = {.takes_bf16 = true},
                   .kernels = {.cpu = [](KernelContext& c) { return pair_kernel(c, kClipGrad); }},
                   .made_from = {"Mul", "Cast"}});
+ORTRAIN_OPERATOR({.domain = kSessionDomain,
+                  .type = kHardSwishGrad.type,
+                  .signature = "dY, X -> dX",
+                  .rules = {.shape = pair_shape},
+                  .traits = {.takes_bf16 = true},
+                  .kernels = {.cpu = [](KernelContext& c) { return pair_kernel(c, kHardSwishGrad); }},
+                  .made_from = {"HardSwish", "Where"}});
 
 // ---------------------------------------------------------------------------------------------------------
 // Standard forms.

@@ -51,7 +51,7 @@ UnaryFunction Clip(DType), Neg(DType), Abs(DType), Sign(DType), Floor(DType), Ce
 }
 namespace pair {
 PairFunction ReluGrad(DType), SigmoidGrad(DType), TanhGrad(DType), LeakyReluGrad(DType), ClipGrad(DType),
-    GeluGrad(DType), FastGeluGrad(DType), QuickGeluGrad(DType);
+    HardSwishGrad(DType), GeluGrad(DType), FastGeluGrad(DType), QuickGeluGrad(DType);
 }
 namespace with_derivative {
 WithDerivativeFunction Gelu(DType), FastGelu(DType), QuickGelu(DType);

@@ -82,6 +82,8 @@
   ROW(LeakyReluGrad, 1, IfThenElse(Gt(x, Zero(d)), dy, Mul(a, dy))) \
   /* dy where x is within the bounds */ \
   ROW(ClipGrad, 1, IfThenElseZero(And(Ge(x, a), Le(x, b)), dy)) \
+  /* dy where x > 3, 0 where x < -3, dy (x/3 + 1/2) between them */ \
+  ROW(HardSwishGrad, 3, Mul(dy, IfThenElse(Gt(x, C(d, 3)), C(d, 1), IfThenElse(Lt(x, C(d, -3)), Zero(d), Add(Div(x, C(d, 3)), C(d, 0.5)))))) \
   /* dy (Phi(x) + x phi(x)), the distribution function and the density of the normal distribution */ \
   ROW(GeluGrad, 15, Mul(dy, GeluAndDerivative(d, x).derivative)) \
   /* dy (s + x s (1 - s) u'(x)), s = sigmoid(u(x)), u' = 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2) */ \
