@@ -132,6 +132,23 @@ BODIES: dict[str, Callable[[int], Nodes]] = {
         ("Softmax", ["t"], ["s"], {"axis": -1}),
         ("Transpose", ["s"], ["z"], {"perm": [0, 3, 1, 2]}),
     ],
+    "transposed beside values that are read again": lambda c: [
+        ("Transpose", ["c1"], ["t"], {"perm": [0, 2, 3, 1]}),
+        ("Tanh", ["t"], ["s"], {}),
+        ("Mul", ["s", "t"], ["p"], {}),
+        ("Transpose", ["p"], ["q"], {"perm": [0, 3, 1, 2]}),
+        ("Transpose", ["q"], ["lines"], {"perm": [0, 2, 1, 3]}),
+        ("Transpose", ["lines"], ["r"], {"perm": [0, 2, 1, 3]}),
+        ("Add", ["r", "c1"], ["z"], {}),
+    ],
+    "points as rows": lambda c: [
+        ("Reshape", ["c1", "rows_of_points"], ["rows"], {}),
+        ("Transpose", ["rows"], ["t"], {"perm": [0, 2, 1]}),
+        ("Softmax", ["t"], ["s"], {"axis": -1}),
+        ("Transpose", ["s"], ["u"], {"perm": [0, 2, 1]}),
+        ("Shape", ["c1"], ["shape"], {}),
+        ("Reshape", ["u", "shape"], ["z"], {}),
+    ],
     "reshaped": lambda c: [
         ("Flatten", ["c1"], ["flat"], {}),
         ("Tanh", ["flat"], ["t"], {}),
@@ -200,6 +217,7 @@ def network(body: Nodes, channels: int, dtype: type) -> bytes:
         "var": np.ones(c, dtype),
         "per_channel": weights(c, 1, 1),
         "parts": np.array([1, c - 1, 2 * c]),
+        "rows_of_points": np.array([3, c, 60]),
         "axis_one": np.array([1]),
         "axes_two_and_three": np.array([2, 3]),
         "one_per_batch": weights(3, 1, 1, 1) + 2,
@@ -259,6 +277,7 @@ def test_float_agrees_with_double(body: str, channels: int) -> None:
         "gated by its mean",
         "a border of zeros",
         "resized",
+        "transposed twice",
     ],
 )
 def test_values_between_convolutions_are_not_reordered(body: str, tmp_path: pathlib.Path) -> None:

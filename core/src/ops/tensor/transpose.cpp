@@ -1,10 +1,13 @@
 // Transpose: y[i_perm(0), i_perm(1), ...] of x[i_0, i_1, ...].
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include "backend/cpu/bf16_storage.h"
+#include "backend/cpu/channels_last.h"
 #include "backend/cpu/strided_copy.h"
 #include "ops/common/shape_helpers.h"
+#include "runtime/threads.h"
 
 namespace ortrain {
 namespace {
@@ -34,6 +37,35 @@ void shape(ShapeContext& c) {
   c.output(0, c.dtype(0), out);
 }
 
+// Row-major order of a value [N, points..., C] is the order of [N, C, points...] with channels last. If the
+// node turns one of these into the other, and the value with channels in second place is stored with channels
+// last, the elements stay in order. Returns null if not.
+Kernel move_channels(KernelContext& c, const std::vector<int64_t>& perm) {
+  const size_t rank = perm.size();
+  if (rank < 3 || perm[0] != 0 || !suits_channels_last(c)) return nullptr;
+  bool to_last = true, to_second = true;
+  for (size_t i = 1; i < rank; ++i) {
+    to_last &= std::cmp_equal(perm[i], i + 1 < rank ? i + 1 : 1);
+    to_second &= std::cmp_equal(perm[i], i > 1 ? i - 1 : rank - 1);
+  }
+  const bool from_last = stored_channels_last(c, 0), bf16 = lies_in_bf16(c, 0);
+  // With three axes, both permutations are the same, and the node may transpose matrices.
+  if (!(from_last ? to_last : to_second && rank > 3)) return nullptr;
+  const auto rows = [&](const Shape& shape) { return bf16 ? bf16_row_major(shape) : nullptr; };
+  const Slot in = c.in(0, from_last ? channels_last(c.shape(0), bf16) : rows(c.shape(0)));
+  const Slot out =
+      c.out_inplace(0, {0}, from_last ? rows(c.out_shape(0)) : channels_last(c.out_shape(0), bf16));
+  const int64_t n = c.out_size(0), width = static_cast<int64_t>(bf16 ? sizeof(BFloat16) : sizeof(float));
+  return [=](const Frame& f) {
+    const std::byte* from = f.at<std::byte>(in);
+    std::byte* to = f.at<std::byte>(out);
+    if (from == to) return;
+    parallel_for(n, 1, [&](int64_t begin, int64_t end) {
+      std::copy(from + begin * width, from + end * width, to + begin * width);
+    });
+  };
+}
+
 Kernel kernel(KernelContext& c) {
   const std::vector<int64_t> perm = permutation_of(c);
   const Shape& in_shape = c.shape(0);
@@ -49,6 +81,7 @@ Kernel kernel(KernelContext& c) {
     c.alias(0, 0);
     return nullptr;
   }
+  if (Kernel moved = move_channels(c, perm)) return moved;
   const std::vector<int64_t> in_strides = strides_of(in_shape);
   std::vector<int64_t> strides;
   for (const int64_t axis : perm) strides.push_back(in_strides[static_cast<size_t>(axis)]);
