@@ -78,3 +78,24 @@ def test_a_mask_that_something_else_reads_is_kept(tmp_path: Path) -> None:
     dx, inside = ortrain.InferenceSession(model.SerializeToString(), options).run(None, {"x": X, "dy": DY})
     np.testing.assert_array_equal(inside, np.array(INSIDE[0, 6], bool)[None])
     np.testing.assert_array_equal(dx, DY * inside)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (9,), (2, 1), (3, 2, 9)])
+def test_a_factor_of_another_shape_broadcasts(shape: tuple[int, ...]) -> None:
+    """A model that masks a weight has these nodes too."""
+    model = gradient_of_clip(None, 6)
+    model.graph.input[1].CopyFrom(helper.make_tensor_value_info("dy", FLOAT, shape))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("dx", FLOAT, None))
+    x = np.arange(18, dtype=np.float32).reshape(2, 9)
+    dy = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    (found,) = ortrain.InferenceSession(model.SerializeToString()).run(None, {"x": x, "dy": dy})
+    np.testing.assert_array_equal(found, dy * (x <= 6))
+
+
+def test_a_mask_that_becomes_a_double(tmp_path: Path) -> None:
+    model = gradient_of_clip(0, 6)
+    next(node for node in model.graph.node if node.op_type == "Cast").attribute[0].i = TensorProto.DOUBLE
+    for value in (model.graph.input[1], model.graph.output[0]):
+        value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    dx, _ = run(model, tmp_path, x=X, dy=DY.astype(np.float64))
+    np.testing.assert_array_equal(dx, DY * np.array(INSIDE[0, 6], np.float64))

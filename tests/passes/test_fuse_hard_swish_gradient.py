@@ -88,3 +88,36 @@ def test_other_numbers_are_kept(tmp_path: Path) -> None:
     found, ran = run(model, tmp_path, RANDOM)
     assert "HardSwishGrad" not in ran
     assert np.abs(found - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (11,), (2, 1), (3, 2, 11)])
+def test_a_factor_of_another_shape_broadcasts(shape: tuple[int, ...]) -> None:
+    """A model may have the nodes of the gradient without being one."""
+    steps = [
+        ("Greater", ["x", "three"], "above"),
+        ("Less", ["x", "minus_three"], "below"),
+        ("Mul", ["dy", "zero"], "nothing"),
+        ("Div", ["x", "three"], "third"),
+        ("Add", ["third", "half"], "slope"),
+        ("Mul", ["dy", "slope"], "between"),
+        ("Where", ["below", "nothing", "between"], "lower"),
+        ("Where", ["above", "dy", "lower"], "dx"),
+        ("HardSwish", ["x"], "y"),
+    ]
+    numbers = {"three": 3.0, "minus_three": -3.0, "zero": 0.0, "half": 0.5}
+    inputs = {"x": ("n", 11), "dy": shape}
+    graph = helper.make_graph(
+        [helper.make_node(kind, names, [made]) for kind, names, made in steps],
+        "g",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in inputs.items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("dx", "y")],
+        [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in numbers.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    given = {"x": RANDOM[:2], "dy": np.random.default_rng(1).normal(size=shape).astype(np.float32)}
+    results = []
+    for disabled in ("0", "1"):
+        options = ortrain.SessionOptions()
+        options.add_session_config_entry(f"ortrain.disable_pass.{PASS}", disabled)
+        results.append(ortrain.InferenceSession(model.SerializeToString(), options).run(["dx"], given)[0])
+    np.testing.assert_array_equal(*results)

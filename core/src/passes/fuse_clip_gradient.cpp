@@ -38,6 +38,7 @@ std::optional<ClipGradient> match(const Pattern& p, const Node& product, size_t 
   const std::string& value = product.inputs[mask];
   const Node* cast = p.made_by(value, "Cast");
   if (!cast || p.uses(value) != 1) return std::nullopt;
+  if (cast->int_or("to", 0) != static_cast<int64_t>(DType::kFloat)) return std::nullopt;  // X is float
   const std::string& inside = cast->inputs.at(0);
   ClipGradient found;
   found.dy = product.inputs[1 - mask];

@@ -28,7 +28,8 @@ std::string factor(const Pattern& p, const std::string& value, const std::string
 std::string match(const Pattern& p, const Node& node) {
   const std::string &dy = node.inputs[1], x = operand(p, node.inputs[0], "Greater", 3);
   const Node* lower = p.made_by(node.inputs[2], "Where");
-  if (x.empty() || !lower || operand(p, lower->inputs[0], "Less", -3) != x) return "";
+  if (x.empty() || !lower || lower->inputs.size() != 3 || operand(p, lower->inputs[0], "Less", -3) != x)
+    return "";
   if (!p.is_scalar(factor(p, lower->inputs[1], dy), 0)) return "";
   const Node* slope = p.made_by(factor(p, lower->inputs[2], dy), "Add");
   if (!slope) return "";
@@ -43,7 +44,7 @@ bool fuse_hard_swish_gradient(Model& model) {
   std::vector<std::pair<size_t, std::string>> all;
   for (size_t n = 0; n < model.graph.nodes.size(); ++n) {
     const Node& node = model.graph.nodes[n];
-    if (!node.domain.empty() || node.op_type != "Where") continue;
+    if (!node.domain.empty() || node.op_type != "Where" || node.inputs.size() != 3) continue;
     if (std::string x = match(pattern, node); !x.empty()) all.emplace_back(n, std::move(x));
   }
   for (const auto& [n, x] : all) {

@@ -16,6 +16,7 @@
 
 #include "backend/cpu/bf16_storage.h"
 #include "backend/cpu/elementwise/functions.h"
+#include "backend/cpu/strided_copy.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/opset.h"
@@ -23,6 +24,7 @@
 #include "op/standard_form.h"
 #include "op/wide_integers.h"
 #include "ops/common/elementwise.h"
+#include "ops/common/shape_helpers.h"
 #include "runtime/convert.h"
 #include "runtime/threads.h"
 
@@ -343,6 +345,31 @@ Kernel pair_kernel(KernelContext& c, const PairRow& row) {
   };
 }
 
+// A pass makes such a node from the form of its graph alone. A model may have the same nodes without a
+// gradient, and there one operand may broadcast.
+void made_pair_shape(ShapeContext& c) { c.output(0, c.dtype(0), broadcast_inputs(c)); }
+
+Kernel made_pair_kernel(KernelContext& c, const PairRow& row) {
+  if (c.shape(0) == c.shape(1)) return pair_kernel(c, row);
+  if (!is_float_or_double(c.dtype(0))) c.reject_dtype(0);
+  PairFunction function = row.function(c.dtype(0));
+  function.a = Defaults::value(c.node(), row.defaults.a);
+  function.b = Defaults::value(c.node(), row.defaults.b);
+  const Shape& shape = c.out_shape(0);
+  const size_t width = width_of(c, 0);
+  const int64_t n = c.out_size(0);
+  const auto copy_of = [&](size_t i) {
+    return StridedCopy(width, shape, {0, broadcast_strides(c.shape(i), shape)}, {0, strides_of(shape)});
+  };
+  const Slot dy = c.in(0), x = c.in(1), dx = c.out(0), whole_x = c.scratch(static_cast<size_t>(n) * width);
+  return [=, copy_dy = copy_of(0), copy_x = copy_of(1)](const Frame& f) {
+    std::byte *to = f.at<std::byte>(dx), *other = f.at<std::byte>(whole_x);
+    copy_dy(f.at<std::byte>(dy), to);
+    copy_x(f.at<std::byte>(x), other);
+    function(to, other, to, n);
+  };
+}
+
 // dX = dY s(X): dX is s u for dY and u dY s'(X) for X, with u the gradient of dX.
 void pair_gradient(GradientContext& g, const PairRow& row) {
   const Expression u(g, g.dy(0)), dy(g, g.x(0)), x(g, g.x(1));
@@ -434,20 +461,19 @@ const bool registered_pairs = register_rows<std::size(kPairRows)>([]<size_t I>()
       .kernels = {.cpu = [](KernelContext& c) { return pair_kernel(c, kPairRow<I>); }}};
 });
 
-ORTRAIN_OPERATOR({.domain = kSessionDomain,
-                  .type = kClipGrad.type,
-                  .signature = "dY, X -> dX",
-                  .rules = {.shape = pair_shape},
-                  .traits = {.takes_bf16 = true},
-                  .kernels = {.cpu = [](KernelContext& c) { return pair_kernel(c, kClipGrad); }},
-                  .made_from = {"Mul", "Cast"}});
-ORTRAIN_OPERATOR({.domain = kSessionDomain,
-                  .type = kHardSwishGrad.type,
-                  .signature = "dY, X -> dX",
-                  .rules = {.shape = pair_shape},
-                  .traits = {.takes_bf16 = true},
-                  .kernels = {.cpu = [](KernelContext& c) { return pair_kernel(c, kHardSwishGrad); }},
-                  .made_from = {"HardSwish", "Where"}});
+// A pair that a pass makes from nodes of both types.
+template <const PairRow& row>
+constexpr Operator made_pair(std::string_view first, std::string_view second) {
+  return {.domain = kSessionDomain,
+          .type = row.type,
+          .signature = "dY, X -> dX",
+          .rules = {.shape = made_pair_shape},
+          .traits = {.takes_bf16 = true},
+          .kernels = {.cpu = [](KernelContext& c) { return made_pair_kernel(c, row); }},
+          .made_from = {first, second}};
+}
+ORTRAIN_OPERATOR({made_pair<kClipGrad>("Mul", "Cast")});
+ORTRAIN_OPERATOR({made_pair<kHardSwishGrad>("HardSwish", "Where")});
 
 // ---------------------------------------------------------------------------------------------------------
 // Standard forms.

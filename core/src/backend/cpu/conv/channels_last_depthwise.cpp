@@ -280,7 +280,7 @@ struct Later {
   }
 };
 
-// `results` results of less than a vector of channels: two at a time, which takes less code.
+// `results` results of less than a vector of channels: at most two at a time, which takes less code.
 HWY_NOINLINE void SumsOfRest(const Neighbors& given, int64_t results, int64_t channel, int64_t count) {
   constexpr int R = kFew ? 1 : 2;
   Neighbors n = given;
