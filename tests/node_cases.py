@@ -9,13 +9,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 
 _KEPT = (
     Path(__file__).resolve().parent.parent
     / "build"
-    / f"node-cases-{onnx.__version__}-{np.__version__}.pickle"
+    / f"node-cases-{onnx.__version__}-{np.__version__}-{ml_dtypes.__version__}.pickle"
 )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
@@ -25,7 +27,7 @@ def check(case: Case, run: Run) -> None:
 
     Outputs have the expected type and shape; values are within the tolerance that the case states, and in
     bfloat16 within two units in the last place. Random values differ between libraries: for them the mean of many runs
-    is compared.
+    is compared. Elements whose value ONNX leaves undefined are not compared (`undefined_elements`).
 
     Raises
     ------
@@ -46,7 +48,34 @@ def check(case: Case, run: Run) -> None:
             check_draws(case, feeds, run)
         else:
             for array, wanted in pairs:
+                undefined = undefined_elements(case, feeds, wanted)
+                if undefined is not None:
+                    array, wanted = array[~undefined], wanted[~undefined]
                 check_values(array, wanted, case.rtol, case.atol)
+
+
+def undefined_elements(case: Case, feeds: dict[str, Value], expected: Array) -> Array | None:
+    """Return which elements of an output ONNX leaves undefined, or None.
+
+    A float cast to an integer type without this value is undefined. The package computes its expected values when it is
+    loaded, and they depend on the version of ``ml_dtypes``: 0.6 keeps the lowest bits, 0.7 returns 0.
+    """
+    if not case.name.startswith(("test_cast_", "test_castlike_")):
+        return None
+    given = feeds[case.model.graph.input[0].name]
+    if not isinstance(given, np.ndarray) or not _is_float(given.dtype) or _is_float(expected.dtype):
+        return None
+    range_of_type = ml_dtypes.iinfo(expected.dtype)
+    whole = np.trunc(given.astype(np.float64))
+    return ~((whole >= int(range_of_type.min)) & (whole <= int(range_of_type.max)))
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    try:
+        ml_dtypes.finfo(dtype)
+    except ValueError:
+        return False
+    return True
 
 
 def tensors_of(found: Value, expected: Value) -> list[tuple[Array, Array]]:
