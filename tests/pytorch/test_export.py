@@ -419,6 +419,23 @@ def test_names_of_arguments_and_weights_may_be_the_same(tmp_path):
     assert np.allclose(found, (network.x + network.output).detach().numpy())
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_convolutions_of_all_ranks(axes, bias, tmp_path):
+    kind = getattr(nn, f"Conv{axes}d")
+    network = nn.Sequential(
+        kind(2, 4, 3, stride=2, padding=1, bias=bias),
+        kind(4, 4, (2, 3, 1)[:axes], padding=(1, 2, 0)[:axes], dilation=2, groups=2, bias=bias),
+        kind(4, 2, 3, padding="same", bias=bias),
+    )
+    x = torch.randn(2, 2, *(9, 8, 7)[:axes])
+    for given, dynamic in ((x, "batch"), (x[0], None)):
+        ortrain.torch.export(network, given, tmp_path / "model.onnx", dynamic=dynamic)
+        assert np.allclose(run(tmp_path / "model.onnx", given)[0], network(given).detach().numpy(), atol=1e-5)
+        nodes = onnx.load(tmp_path / "model.onnx").graph.node
+        assert [len(node.input) for node in nodes if node.op_type == "Conv"] == [3 if bias else 2] * 3
+
+
 def test_dropout_drops_in_training_alone(tmp_path):
     network = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)).eval()
     artifacts.generate_artifacts(

@@ -264,7 +264,8 @@ std::vector<const Operator*> all_operators();
 constexpr Operator without_left_out(Operator op) {
   if (!kArtifactsPart.is_built) {
     op.rules.gradient = nullptr;
-    if (op.kernels.cpu) op.rules.decompose = nullptr;  // sessions decompose operators without a kernel
+    // Sessions decompose operators without a kernel, and those with this trait.
+    if (op.kernels.cpu && !op.traits.decomposed_to_run) op.rules.decompose = nullptr;
   }
   return op;
 }
@@ -323,6 +324,7 @@ template <const Operator& op>
   if constexpr (given.quantized) to.traits.quantized = true;
   if constexpr (given.since != usual.traits.since) to.traits.since = given.since;
   if constexpr (given.impure) to.traits.impure = true;
+  if constexpr (given.decomposed_to_run) to.traits.decomposed_to_run = true;
   if constexpr (given.updates != 0) to.traits.updates = given.updates;
   if constexpr (given.takes_sequences) to.traits.takes_sequences = true;
   if constexpr (given.takes_bf16) to.traits.takes_bf16 = true;

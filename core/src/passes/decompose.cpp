@@ -27,7 +27,9 @@ Writer writer_of(const Node& node, DecomposeFor purpose) {
     if (form && (!form->replaces || form->replaces(node))) return form->write;
     return is_of_onnx(*op) ? nullptr : op->rules.decompose;
   }
-  return !has_kernel(*op) || purpose == DecomposeFor::kGradient ? op->rules.decompose : nullptr;
+  const bool decomposed =
+      purpose == DecomposeFor::kGradient || op->traits.decomposed_to_run || !has_kernel(*op);
+  return decomposed ? op->rules.decompose : nullptr;
 }
 
 bool is_decomposed(const Node& node, DecomposeFor purpose) { return writer_of(node, purpose) != nullptr; }

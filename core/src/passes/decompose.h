@@ -9,7 +9,7 @@
 namespace ortrain {
 
 enum class DecomposeFor {
-  kRun,       // nodes that no kernel can run
+  kRun,       // nodes that no kernel can run, and those with the trait decomposed_to_run
   kGradient,  // the same, and gradient operators
   kStandard,  // all nodes that have a standard form (op/standard_form.h), or are not ONNX's and can be
               // decomposed

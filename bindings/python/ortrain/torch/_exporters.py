@@ -92,7 +92,8 @@ def _quietly() -> Iterator[list[warnings.WarningMessage]]:
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Corrections of translations that are right for inference but wrong for training: batch normalization by the statistics of the
-# batch, detached values, and the padding row of an embedding, which is not trained.
+# batch, detached values, and the padding row of an embedding, which is not trained. The exporter also adds a bias of zeros to
+# each convolution without bias, in three dimensions one of a wrong shape.
 #
 # ONNX has no operator that stops gradients. Rounding does, because its derivative is zero. Rounding does not change a large
 # number, nor a small number that is multiplied by a large power of two, because neither has a fractional part.
@@ -179,8 +180,37 @@ def _translations() -> dict[Any, Any]:
         )
         return normalized, mean, variance, mean, variance
 
+    def convolution(
+        input: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Sequence[int] = (1,),
+        padding: Sequence[int] = (0,),
+        dilation: Sequence[int] = (1,),
+        groups: int = 1,
+    ) -> Any:
+        axes = len(weight.shape) - 2
+
+        def per_axis(values: Sequence[int]) -> list[int]:
+            return [*values] * (axes if len(values) == 1 else 1)
+
+        first = op.Constant(value_ints=[0])
+        is_batch = len(input.shape) == axes + 2
+        given = (input if is_batch else op.Unsqueeze(input, first), weight)
+        result = op.Conv(
+            *(given if bias is None else (*given, bias)),
+            strides=per_axis(stride),
+            pads=per_axis(padding) * 2,
+            dilations=per_axis(dilation),
+            group=groups,
+        )
+        return result if is_batch else op.Squeeze(result, first)
+
     aten = torch.ops.aten
     return {
+        aten.conv1d.default: convolution,
+        aten.conv2d.default: convolution,
+        aten.conv3d.default: convolution,
         aten.detach.default: detach,
         aten.embedding.default: embedding,
         aten._native_batch_norm_legit_functional.default: batch_norm,

@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "backend/cpu/strided_copy.h"
-#include "op/operator.h"
+#include "op/decomposition.h"
 #include "ops/common/elementwise.h"
 #include "runtime/convert.h"
 #include "runtime/text_tensor.h"
@@ -239,16 +239,28 @@ void gradient(GradientContext& g) {
   if (g.needs(0) && is_floating(from)) g.set(0, g("Cast", {g.dy(0)}, {{"to", static_cast<int64_t>(from)}}));
 }
 
+// A cast that does not read the second input: the input need not be computed, and the result is a constant if
+// the first input is one.
+void cast_to_second(DecompositionContext& e) {
+  const DType to = e.dtype(e.x(1));
+  if (to == DType::kUndefined) e.reject("the type of input 1 is not known");
+  Attributes attributes = e.node().attributes;
+  attributes["to"] = static_cast<int64_t>(to);
+  e.set(0, e("Cast", {e.x(0)}, attributes));
+}
+
 ORTRAIN_OPERATOR(
     {.type = "Cast",
      .rules = {.shape = shape, .gradient = gradient, .element_type = stated_type},
      .traits = {.since = 6, .narrow_types = NarrowTypes::kNative, .positions = elementwise_positions},
      .kernels = {.cpu = kernel}});
-ORTRAIN_OPERATOR(
-    {.type = "CastLike",
-     .rules = {.shape = shape_like_second, .gradient = gradient, .element_type = type_of_input<1>},
-     .traits = {.narrow_types = NarrowTypes::kNative},
-     .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR({.type = "CastLike",
+                  .rules = {.shape = shape_like_second,
+                            .gradient = gradient,
+                            .decompose = cast_to_second,
+                            .element_type = type_of_input<1>},
+                  .traits = {.decomposed_to_run = true, .narrow_types = NarrowTypes::kNative},
+                  .kernels = {.cpu = kernel}});
 
 // BitCast: the same bits as elements of another type of the same width.
 void bit_cast_shape(ShapeContext& c) {
