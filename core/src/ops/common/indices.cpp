@@ -1,5 +1,6 @@
 #include "ops/common/indices.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -79,12 +80,22 @@ void scatter_rows(const IndexedRows& r, size_t width, BinaryFunction combine, co
     else
       std::memcpy(t, s, static_cast<size_t>((to - from) * w));
   };
+  // The rows of slab o from `begin` to `end`. Selected rows that follow one another are one part: the
+  // gradient of a border that mirrors its input has rows of one element.
+  const auto rows_within = [&](int64_t o, int64_t begin, int64_t end) {
+    for (int64_t i = 0; i < r.n;) {
+      int64_t next = i + 1;
+      while (next < r.n && rows[next] == rows[next - 1] + 1) ++next;
+      const int64_t first = std::max(rows[i], begin), last = std::min(rows[i] + next - i, end);
+      if (first < last) part(o, i + first - rows[i], 0, (last - first) * r.row);
+      i = next;
+    }
+  };
   const int64_t columns = 64 / w;  // a cache line
   if (r.elements() == 0) return;
   if (r.elements() < kGrain || r.outer >= max_threads()) {
     parallel_for(r.outer, r.n * r.row, [&](int64_t begin, int64_t end) {
-      for (int64_t o = begin; o < end; ++o)
-        for (int64_t i = 0; i < r.n; ++i) part(o, i, 0, r.row);
+      for (int64_t o = begin; o < end; ++o) rows_within(o, 0, r.limit);
     });
   } else if (r.row >= columns * max_threads()) {
     const int64_t lines = (r.row + columns - 1) / columns;
@@ -94,9 +105,7 @@ void scatter_rows(const IndexedRows& r, size_t width, BinaryFunction combine, co
     });
   } else {
     parallel_for(r.limit, std::max<int64_t>(1, r.elements() / r.limit), [&](int64_t begin, int64_t end) {
-      for (int64_t o = 0; o < r.outer; ++o)
-        for (int64_t i = 0; i < r.n; ++i)
-          if (rows[i] >= begin && rows[i] < end) part(o, i, 0, r.row);
+      for (int64_t o = 0; o < r.outer; ++o) rows_within(o, begin, end);
     });
   }
 }

@@ -2,6 +2,7 @@
 // gradients of the slices to the positions from which they were taken.
 #include <numeric>
 
+#include "backend/cpu/axis_order.h"
 #include "backend/cpu/strided_copy.h"
 #include "op/gradient_expression.h"
 #include "op/standard_form.h"
@@ -13,13 +14,21 @@
 namespace ortrain {
 namespace {
 
-// Shared by Gather and GatherGrad: how the indices, input 1, select slices of `data_shape`.
-IndexedRows rows_of(const NodeContext& c, const Shape& data_shape) {
-  const size_t axis = axis_of(c, 0, static_cast<int64_t>(data_shape.size()));
-  return {.outer = element_count(data_shape, 0, axis),
-          .limit = data_shape[axis],
+// Shared by Gather and GatherGrad: how the indices, input 1, select slices of data of this shape, which are
+// stored in this order.
+IndexedRows rows_of(const NodeContext& c, const Shape& data_shape, AxisOrder order) {
+  const size_t rank = data_shape.size(), axis = order.place(axis_of(c, 0, static_cast<int64_t>(rank)), rank);
+  const Shape stored = order.sorted(data_shape);
+  return {.outer = element_count(stored, 0, axis),
+          .limit = stored[axis],
           .n = c.size(1),
-          .row = element_count(data_shape, axis + 1, data_shape.size())};
+          .row = element_count(stored, axis + 1, rank)};
+}
+
+// The order of input i, if the slices keep the axes of the data.
+AxisOrder order_of_input(const KernelContext& c, size_t i) {
+  const bool keeps_axes = c.rank(1) == 1 && c.dtype(i) == DType::kFloat;
+  return {keeps_axes ? order_of(c.in_layout(i)) : Order::kRowMajor};
 }
 
 // data_shape with the axis replaced by the shape of the indices.
@@ -34,10 +43,12 @@ Shape gathered_shape(const NodeContext& c, const Shape& data_shape) {
 void gather_shape(ShapeContext& c) { c.output(0, c.dtype(0), gathered_shape(c, c.shape(0))); }
 
 Kernel gather_kernel(KernelContext& c) {
-  const IndexedRows r = rows_of(c, c.shape(0));
+  const AxisOrder order = order_of_input(c, 0);
+  const IndexedRows r = rows_of(c, c.shape(0), order);
   const size_t row_bytes = static_cast<size_t>(r.row) * width_of(c, 0);
   const DType type = index_type(c, 1);
-  const Slot data = c.in(0), indices = c.in(1), out = c.out(0), rows = positions_scratch(c, r.n);
+  const Slot data = c.in(0, order.layout(c.shape(0))), indices = c.in(1),
+             out = c.out(0, order.layout(c.out_shape(0))), rows = positions_scratch(c, r.n);
   const bool of_rows = axis_of(c, 0, static_cast<int64_t>(c.shape(0).size())) == 0;
   return [=, label = c.node().label(),
           names = IndexNames{c.node().inputs[1], c.node().inputs[0]}](const Frame& f) {
@@ -66,11 +77,13 @@ void gather_grad_shape(ShapeContext& c) {
 }
 
 Kernel gather_grad_kernel(KernelContext& c) {
-  const IndexedRows r = rows_of(c, c.out_shape(0));
+  const AxisOrder order = order_of_input(c, 2);
+  const IndexedRows r = rows_of(c, c.out_shape(0), order);
   const DType type = index_type(c, 1), dtype = c.dtype(2);
   if (dtype != DType::kFloat && dtype != DType::kDouble) c.reject_dtype(2);
   const BinaryFunction add = binary_function("Add", dtype);
-  const Slot indices = c.in(1), dy = c.in(2), dx = c.out(0), rows = positions_scratch(c, r.n);
+  const Slot indices = c.in(1), dy = c.in(2, order.layout(c.shape(2))),
+             dx = c.out(0, order.layout(c.out_shape(0))), rows = positions_scratch(c, r.n);
   const size_t width = size_of(dtype), bytes = bytes_of(dtype, c.out_size(0));
   return [=, label = c.node().label()](const Frame& f) {
     resolve_indices(label, type, f.at<void>(indices), r.n, r.limit, f.at<int64_t>(rows));
