@@ -34,6 +34,7 @@ bool pool_activation_gradients(Model& model);
 bool remove_identity(Model& model);
 bool save_activation_derivatives(Model& model);
 bool schedule_weight_gradients(Model& model);
+bool split_sequence(Model& model);
 bool winograd(Model& model);
 
 // The input of a graph that holds the bound of the gradient in an accumulation buffer (bound_gradients).

@@ -29,6 +29,8 @@ constexpr Run making_artifacts(Run run) { return kArtifactsPart.is_built ? run :
 constexpr Pass kArtifactPasses[] = {
     // The nodes of a branch can only be matched once they are in the graph.
     {"inline_if", making_artifacts(inline_if)},
+    // The pieces then have gradients that are tensors.
+    {"split_sequence", making_artifacts(split_sequence)},
     // A single node has a better gradient than the steps that it replaces. The patterns of these passes do
     // not overlap.
     {"fuse_layer_normalization", making_artifacts(fuse_layer_normalization)},
@@ -39,6 +41,8 @@ constexpr Pass kArtifactPasses[] = {
 };
 
 constexpr Pass kSessionPasses[] = {
+    // Before remove_identity, which removes the nodes that read the pieces.
+    {"split_sequence", needing({"SplitToSequence"}, split_sequence)},
     // Later patterns then need not look through nodes that only rename values.
     {"remove_identity", remove_identity, PassLevel::kBasic},
     // Before attention and products become nodes that this pass does not look through.
