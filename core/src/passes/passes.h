@@ -20,6 +20,7 @@ bool fuse_conv_batch_normalization(Model& model);
 bool fuse_conv_bias(Model& model);
 bool fuse_cross_entropy(Model& model);
 bool fuse_gelu(Model& model);
+bool fuse_group_normalization(Model& model);
 bool fuse_hard_swish_gradient(Model& model);
 bool fuse_layer_normalization(Model& model);
 bool fuse_product(Model& model);

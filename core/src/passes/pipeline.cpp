@@ -35,6 +35,7 @@ constexpr Pass kArtifactPasses[] = {
     // not overlap.
     {"fuse_layer_normalization", making_artifacts(fuse_layer_normalization)},
     {"fuse_gelu", making_artifacts(fuse_gelu)},
+    {"fuse_group_normalization", making_artifacts(fuse_group_normalization)},
     // After the fusions: a normalization in one node treats positions independently; its separate steps do
     // not.
     {"hoist_selection", making_artifacts(hoist_selection), PassLevel::kExtended, "select_early"},
@@ -76,8 +77,9 @@ constexpr Pass kSessionPasses[] = {
     {"pool_activation_gradients", needing({"MaxPoolGrad"}, pool_activation_gradients)},
     // Before fuse_product: this brings an addend after a transposition next to its product.
     {"fold_transpose", needing({"Transpose"}, fold_transpose)},
-    // Models whose artifacts were not made here still have the separate steps of Gelu.
-    {"fuse_gelu", needing({"Erf"}, fuse_gelu)},
+    // Models whose artifacts were not made here still have the separate steps.
+    {"fuse_gelu", needing({"Erf", "Tanh"}, fuse_gelu)},
+    {"fuse_group_normalization", needing({"InstanceNormalization"}, fuse_group_normalization)},
     // Once a convolution has its bias, the node after the addition can be fused with it.
     {"fuse_conv_bias", needing({"Conv"}, fuse_conv_bias)},
     // A normalization between a convolution and its activation must be removed before these are fused.

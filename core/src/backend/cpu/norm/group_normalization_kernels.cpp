@@ -1,5 +1,5 @@
 // In each image, h = (x - mean) s with s = 1 / sqrt(var + epsilon) over all elements of a group of channels,
-// y = scale h + bias.
+// y = scale h + bias. With channels last, the statistics of a group follow from those of its channels.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/norm/group_normalization_kernels.cpp"
 // Compiles this file for all other instruction sets first.
@@ -22,6 +22,10 @@ struct GroupNormalizationFunctions {
   // dx = a dy + b (x - mean) + c. dx may be dy.
   void (*combine)(const T* dy, const T* x, T* dx, int64_t n, T mean, T a, T b, T c);
 };
+
+// Of each channel of an image with channels last: dx = a dy + b (x - mean) + c. dx may be dy.
+using CombineRows = void (*)(const float* dy, const float* x, float* dx, int64_t rows, int64_t channels,
+                             const float* mean, const float* a, const float* b, const float* c);
 }  // namespace ortrain
 #endif
 
@@ -74,6 +78,18 @@ void Combine(const T* dy, const T* x, T* dx, int64_t n, T mean, T a, T b, T c) {
   });
 }
 
+void CombineChannels(const float* dy, const float* x, float* dx, int64_t rows, int64_t channels,
+                     const float* mean, const float* a, const float* b, const float* c) {
+  const hn::ScalableTag<float> d;
+  for (int64_t row = 0; row < rows; ++row, dy += channels, x += channels, dx += channels)
+    ForVectors<float>(channels, [&](int64_t i, int64_t count) HWY_ATTR {
+      const auto centered = hn::Sub(LoadUpTo(d, x + i, count), LoadUpTo(d, mean + i, count));
+      const auto h = hn::MulAdd(centered, LoadUpTo(d, b + i, count), LoadUpTo(d, c + i, count));
+      StoreUpTo(hn::MulAdd(LoadUpTo(d, dy + i, count), LoadUpTo(d, a + i, count), h), d, dx + i, count);
+    });
+}
+CombineRows FindCombineRows() { return CombineChannels; }
+
 template <typename T>
 GroupNormalizationFunctions<T> Find() {
   return {Moments<T>, Scale<T>, Products<T>, Combine<T>};
@@ -89,9 +105,15 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <type_traits>
 
+#include "backend/cpu/channels_last.h"
+#include "backend/cpu/norm/channel_gradients.h"
+#include "backend/cpu/norm/channel_normalize.h"
+#include "backend/cpu/norm/channel_statistics.h"
 #include "backend/cpu/norm/group_normalization_kernels.h"
 #include "op/floating_kernel.h"
 #include "runtime/threads.h"
@@ -190,6 +212,134 @@ Kernel backward(KernelContext& c) {
   };
 }
 
+// The channels of one image.
+ChannelLayout image_of(const NormalizedGroups& g) { return {1, 1, g.points, g.groups * g.channels}; }
+
+// Numbers of each channel, one array after another.
+struct ChannelArrays {
+  float* first;
+  int64_t channels;
+  float* operator[](int64_t array) const { return first + array * channels; }
+};
+
+// The scale or the bias of each channel.
+void spread(const NormalizedGroups& g, const float* parameters, float* of_channels) {
+  for (int64_t group = 0; group < g.groups; ++group)
+    for (int64_t k = 0; k < g.channels; ++k)
+      of_channels[group * g.channels + k] = parameters[g.parameter(group, k)];
+}
+
+// Mean and variance of each channel, computed over its group.
+void group_statistics(const NormalizedGroups& g, const float* image, float* mean, float* variance,
+                      void* scratch) {
+  channel_statistics(image_of(g), image, mean, variance, scratch);
+  const double share = 1 / static_cast<double>(g.channels);
+  for (int64_t group = 0; group < g.groups; ++group, mean += g.channels, variance += g.channels) {
+    double center = 0, spread = 0;
+    for (int64_t k = 0; k < g.channels; ++k) center += static_cast<double>(mean[k]) * share;
+    for (int64_t k = 0; k < g.channels; ++k) {
+      const double off = static_cast<double>(mean[k]) - center;
+      spread += (static_cast<double>(variance[k]) + off * off) * share;
+    }
+    std::fill(mean, mean + g.channels, static_cast<float>(center));
+    std::fill(variance, variance + g.channels, static_cast<float>(spread));
+  }
+}
+
+Kernel channels_last_forward(KernelContext& c) {
+  const NormalizedGroups g(c, 0, 1);
+  const ChannelLayout image = image_of(g);
+  const LayoutPtr layout = channels_last(c.shape(0));
+  const Slot x_slot = c.in(0, layout), scale = c.in(1), bias = c.in(2);
+  const Slot sums = c.scratch(channel_sums_scratch(image)),
+             arrays = c.scratch(static_cast<size_t>(5 * image.channels()) * sizeof(float));
+  const Slot y_slot = c.out_inplace(0, {0}, layout);
+  return [=](const Frame& f) {
+    const ChannelArrays of{f.at<float>(arrays), image.channels()};
+    spread(g, f.at<const float>(scale), of[2]);
+    spread(g, f.at<const float>(bias), of[3]);
+    for (int64_t n = 0; n < g.batch; ++n) {
+      const int64_t from = n * g.groups * g.group_size();
+      const float* x = f.at<const float>(x_slot) + from;
+      group_statistics(g, x, of[0], of[1], f.at<void>(sums));
+      channel_normalize(image, x, {of[0], of[1], of[2], of[3], static_cast<float>(g.epsilon)}, of[4],
+                        f.at<float>(y_slot) + from);
+    }
+  };
+}
+
+// Of one image, what its channels add to the gradients of scale and bias, and the factors of `combine`.
+void channel_factors(const NormalizedGroups& g, const float* scale, const float* inverse,
+                     const float* products, const float* sums, float* a, float* b, float* c) {
+  const double share = 1 / static_cast<double>(g.group_size());
+  for (int64_t first = 0; first < g.groups * g.channels; first += g.channels) {
+    double sum_g = 0, sum_gh = 0;
+    for (int64_t k = first; k < first + g.channels; ++k) {
+      sum_g += static_cast<double>(scale[k]) * static_cast<double>(sums[k]);
+      sum_gh += static_cast<double>(scale[k]) * static_cast<double>(products[k]);
+    }
+    for (int64_t k = first; k < first + g.channels; ++k) {
+      const double s = static_cast<double>(inverse[k]);
+      a[k] = static_cast<float>(s * static_cast<double>(scale[k]));
+      b[k] = static_cast<float>(-s * s * sum_gh * share);
+      c[k] = static_cast<float>(-s * sum_g * share);
+    }
+  }
+}
+
+Kernel channels_last_backward(KernelContext& c) {
+  const NormalizedGroups g(c, 1, 2);
+  const ChannelLayout image = image_of(g);
+  const LayoutPtr layout = channels_last(c.shape(1));
+  const Slot dy_slot = c.in(0, layout), x_slot = c.in(1, layout), scale = c.in(2);
+  const Slot dx_slot = c.has_output(0) ? c.out_inplace(0, {0}, layout) : Slot{};
+  const Slot dscale = c.has_output(1) ? c.out(1) : Slot{}, dbias = c.has_output(2) ? c.out(2) : Slot{};
+  const int64_t channels = image.channels();
+  const Slot arrays = c.scratch(static_cast<size_t>(9 * channels) * sizeof(float)),
+             totals_slot = c.scratch(static_cast<size_t>(2 * channels) * sizeof(double)),
+             scratch = c.scratch(channel_gradients_scratch(image));
+  return [=, combine = ORTRAIN_DISPATCH(FindCombineRows)()](const Frame& f) {
+    const ChannelArrays of{f.at<float>(arrays), channels};
+    float *mean = of[0], *variance = of[1], *inverse = of[2], *factors = of[3], *products = of[4],
+          *sums = of[5];
+    double* totals = f.at<double>(totals_slot);
+    std::fill(totals, totals + 2 * channels, 0.0);
+    spread(g, f.at<const float>(scale), factors);
+    for (int64_t n = 0; n < g.batch; ++n) {
+      const int64_t from = n * g.groups * g.group_size();
+      const float *dy = f.at<const float>(dy_slot) + from, *x = f.at<const float>(x_slot) + from;
+      group_statistics(g, x, mean, variance, f.at<void>(scratch));
+      for (int64_t k = 0; k < channels; ++k)
+        inverse[k] = static_cast<float>(1 / std::sqrt(static_cast<double>(variance[k]) + g.epsilon));
+      channel_gradients(image, dy, x, nullptr, {factors, mean, inverse, products, sums}, f.at<void>(scratch));
+      for (int64_t k = 0; k < channels; ++k) {
+        totals[k] += static_cast<double>(products[k]);
+        totals[channels + k] += static_cast<double>(sums[k]);
+      }
+      if (!dx_slot.defined()) continue;
+      float* dx = f.at<float>(dx_slot) + from;
+      channel_factors(g, factors, inverse, products, sums, of[6], of[7], of[8]);
+      rows_from_last(image, [&](int64_t at, int64_t rows, int64_t) {
+        combine(dy + at, x + at, dx + at, rows, channels, mean, of[6], of[7], of[8]);
+      });
+    }
+    const int64_t each = g.by_group ? g.channels : 1;
+    for (int64_t p = 0; p < 2; ++p) {
+      const Slot slot = p == 0 ? dscale : dbias;
+      if (!slot.defined()) continue;
+      float* to = f.at<float>(slot);
+      for (int64_t k = 0; k < channels; k += each)
+        to[k / each] = static_cast<float>(
+            std::accumulate(totals + p * channels + k, totals + p * channels + k + each, 0.0));
+    }
+  };
+}
+
+// Whether input i is stored with channels last, and not empty.
+bool lies_channels_last(const KernelContext& c, size_t i) {
+  return c.dtype(i) == DType::kFloat && c.size(i) > 0 && stored_channels_last(c, i);
+}
+
 }  // namespace
 
 NormalizedGroups::NormalizedGroups(const NodeContext& c, size_t x_at, size_t scale_at) {
@@ -214,10 +364,12 @@ NormalizedGroups::NormalizedGroups(const NodeContext& c, size_t x_at, size_t sca
 }
 
 Kernel group_normalization(KernelContext& c) {
+  if (lies_channels_last(c, 0)) return channels_last_forward(c);
   return floating_kernel(c, 0, [&](auto zero) { return forward<decltype(zero)>(c); });
 }
 
 Kernel group_normalization_grad(KernelContext& c) {
+  if (lies_channels_last(c, 1)) return channels_last_backward(c);
   return floating_kernel(c, 0, [&](auto zero) { return backward<decltype(zero)>(c); });
 }
 
