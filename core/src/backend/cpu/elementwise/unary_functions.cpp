@@ -28,8 +28,8 @@
   ROW(Exp, 8, math::Exp(d, x)) \
   ROW(Log, 10, math::Log(d, x)) \
   ROW(Erf, 12, math::Erf(d, x)) \
-  ROW(Sin, 30, LANES(std::sin(v))) \
-  ROW(Cos, 30, LANES(std::cos(v))) \
+  ROW(Sin, 12, (Wave<0>(d, x, [](auto v) { return std::sin(v); }))) \
+  ROW(Cos, 12, (Wave<1>(d, x, [](auto v) { return std::cos(v); }))) \
   ROW(Tan, 40, LANES(std::tan(v))) \
   ROW(Asin, 40, LANES(std::asin(v))) \
   ROW(Acos, 40, LANES(std::acos(v))) \
@@ -110,6 +110,39 @@ HWY_INLINE Vec<D> Mish(D d, Vec<D> x) {
   const Vec<D> e = math::Exp(d, math::MinNan(d, x, C(d, 20)));
   const Vec<D> n = hn::Mul(e, hn::Add(e, C(d, 2)));
   return hn::Mul(x, hn::Div(n, hn::Add(n, C(d, 2))));
+}
+
+// sin(x + kQuarters pi/2); `exact` is the function of the C library, for doubles and for large numbers.
+template <int kQuarters, class D, class F>
+HWY_INLINE Vec<D> Wave(D d, Vec<D> x, F exact) {
+  if constexpr (sizeof(hn::TFromD<D>) != sizeof(float)) {
+    return math::PerLane(d, x, exact);
+  } else {
+    const hn::RebindToSigned<D> whole;
+    // x = n pi/2 + r with |r| <= pi/4. Up to this limit, n has 13 bits, and its products with the first two
+    // parts of pi/2, of 8 and 11 bits, are exact.
+    const auto inside = hn::Le(hn::Abs(x), C(d, 8192));
+    const auto near = hn::IfThenElseZero(inside, x);
+    const auto quarter = hn::NearestInt(hn::Mul(near, C(d, 0.63661977236758134308)));
+    const auto n = hn::ConvertTo(d, quarter);
+    auto r = hn::NegMulAdd(n, C(d, 1.5703125), near);
+    r = hn::NegMulAdd(n, C(d, 4.837512969970703125e-4), r);
+    r = hn::NegMulAdd(n, C(d, 7.549789954891882e-8), r);
+    // Minimax polynomials of the sine and the cosine: S. L. Moshier, Cephes Math Library, 1984.
+    const auto z = hn::Mul(r, r);
+    auto sine = hn::MulAdd(z, C(d, -1.9515295891e-4), C(d, 8.3321608736e-3));
+    sine = hn::MulAdd(hn::Mul(hn::MulAdd(z, sine, C(d, -1.6666654611e-1)), z), r, r);
+    auto cosine = hn::MulAdd(z, C(d, 2.443315711809948e-5), C(d, -1.388731625493765e-3));
+    cosine = hn::MulAdd(hn::MulAdd(z, cosine, C(d, 4.166664568298827e-2)), hn::Mul(z, z),
+                        hn::NegMulAdd(z, C(d, 0.5), C(d, 1)));
+    const auto turns = hn::Add(quarter, hn::Set(whole, kQuarters));
+    const auto odd = hn::RebindMask(d, hn::TestBit(turns, hn::Set(whole, 1)));
+    const auto sign = hn::BitCast(d, hn::ShiftLeft<30>(hn::And(turns, hn::Set(whole, 2))));
+    // The sine of -0 is -0.
+    const auto wave = hn::Xor(hn::IfThenElse(odd, cosine, hn::CopySign(sine, r)), sign);
+    if (hn::AllTrue(d, inside)) return wave;
+    return hn::IfThenElse(inside, wave, math::PerLane(d, x, exact));
+  }
 }
 
 constexpr double kTwiceSqrtTwoOverPi = 1.5957691216057307117597842397375;
