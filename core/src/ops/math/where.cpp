@@ -1,6 +1,7 @@
 // Where: y = condition ? a : b, with broadcasting. Elements are moved by their width, regardless of their
 // type.
 
+#include "backend/cpu/elementwise/select.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "ops/common/elementwise.h"
@@ -51,14 +52,20 @@ Kernel typed(KernelContext& c) {
     return c.in(i, c.size(i) == 1 ? nullptr : layout_like(common, c.dtype(i), c.shape(i)));
   };
   const Slot condition = in(0), a = in(1), b = in(2),
-             y = c.out(0, layout_like(common, c.dtype(1), c.out_shape(0)));
+             y = out_over(c, {1, 2}, layout_like(common, c.dtype(1), c.out_shape(0)));
   const Broadcast<3> shape({c.shape(0), c.shape(1), c.shape(2)}, c.out_shape(0));
+  [[maybe_unused]] SelectWords words = nullptr;
+  if constexpr (sizeof(T) == sizeof(uint32_t)) words = select_words();
   return [=](const Frame& f) {
     const bool* which = f.at<bool>(condition);
     const T *from_a = f.at<T>(a), *from_b = f.at<T>(b);
     T* to = f.at<T>(y);
     parallel_for(shape.size(), 1, [&](int64_t begin, int64_t end) {
       shape.walk(begin, end, [&](int64_t at, const std::array<int64_t, 3>& in, int64_t n) {
+        if constexpr (sizeof(T) == sizeof(uint32_t))
+          if (shape.step(0))
+            return words(which + in[0], from_a + in[1], shape.step(1), from_b + in[2], shape.step(2), to + at,
+                         n);
         select(which + in[0], shape.step(0), from_a + in[1], shape.step(1), from_b + in[2], shape.step(2),
                to + at, n);
       });
