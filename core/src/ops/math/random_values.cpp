@@ -9,6 +9,7 @@
 #include <numbers>
 #include <optional>
 
+#include "backend/cpu/dropout_random.h"
 #include "op/operator.h"
 #include "runtime/random.h"
 #include "runtime/threads.h"
@@ -22,13 +23,23 @@ class Draws {
   explicit Draws(KernelContext& c) : stream_(c.stream()) {
     if (c.node().has("seed")) fixed_ = std::bit_cast<uint32_t>(c.node().float_or("seed", 0));
   }
-  std::array<double, 2> at(const Frame& f, int64_t position) const {
-    const auto w = philox(fixed_ ? *fixed_ : static_cast<uint64_t>(seed()), stream_ << 32 ^ f.run(),
-                          static_cast<uint64_t>(position));
+  // Calls f(position, uniform numbers) for the positions from begin to end.
+  template <typename F>
+  void each(const Frame& frame, int64_t begin, int64_t end, F&& f) const {
+    constexpr int64_t kBlock = 32;
+    uint32_t words[4 * kBlock];
     const auto number = [](uint32_t high, uint32_t low) {
       return static_cast<double>((uint64_t{high} << 32 | low) >> 11) * 0x1p-53;
     };
-    return {number(w[0], w[1]), number(w[2], w[3])};
+    for (int64_t first = begin; first < end; first += kBlock) {
+      const int64_t count = std::min(kBlock, end - first);
+      random_words(fixed_ ? *fixed_ : static_cast<uint64_t>(seed()), dropout_counter(stream_, frame.run()),
+                   static_cast<uint64_t>(first), count, words);
+      for (int64_t i = 0; i < count; ++i) {
+        const uint32_t* w = words + 4 * i;
+        f(first + i, std::array{number(w[0], w[1]), number(w[2], w[3])});
+      }
+    }
   }
 
  private:
@@ -42,11 +53,10 @@ constexpr int64_t kCost = 30;  // of one value, in additions
 template <typename F>
 void for_uniform(const Draws& draws, const Frame& frame, int64_t n, F&& f) {
   parallel_for((n + 1) / 2, 2 * kCost, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const auto u = draws.at(frame, i);
+    draws.each(frame, begin, end, [&](int64_t i, const std::array<double, 2>& u) {
       f(2 * i, u[0]);
       if (2 * i + 1 < n) f(2 * i + 1, u[1]);
-    }
+    });
   });
 }
 
@@ -90,13 +100,12 @@ Kernel kernel(KernelContext& c) {
         return;
       }
       parallel_for((n + 1) / 2, 4 * kCost, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const auto u = draws.at(f, i);
+        draws.each(f, begin, end, [&](int64_t i, const std::array<double, 2>& u) {
           const double radius = second * std::sqrt(-2 * std::log1p(-u[0])),
                        angle = 2 * std::numbers::pi * u[1];
           to[2 * i] = static_cast<T>(first + radius * std::cos(angle));
           if (2 * i + 1 < n) to[2 * i + 1] = static_cast<T>(first + radius * std::sin(angle));
-        }
+        });
       });
     };
   });
