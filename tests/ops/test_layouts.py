@@ -113,6 +113,21 @@ BODIES: dict[str, Callable[[int], Nodes]] = {
         ("Slice", ["wide", "starts", "ends", "axes_two_and_three", "steps"], ["some"], {}),
         ("Pad", ["some", "cuts", "minus"], ["z"], {}),
     ],
+    "gathered lines, columns and channels": lambda c: [
+        ("Gather", ["c1", "places"], ["lines"], {"axis": 2}),
+        ("Gather", ["lines", "places"], ["columns"], {"axis": -1}),
+        ("Gather", ["columns", "some_channels"], ["z"], {"axis": 1}),
+    ],
+    "instance normalization": lambda c: [("InstanceNormalization", ["c1", "scale", "shift"], ["z"], {})],
+    "group normalization": lambda c: [
+        ("GroupNormalization", ["c1", "scale", "shift"], ["n"], {"num_groups": max(1, c // 4)}),
+        ("Sigmoid", ["n"], ["s"], {}),
+        ("Mul", ["n", "s"], ["z"], {}),
+    ],
+    "group normalization scaled by group": lambda c: [
+        ("GroupNormalization", ["c1", "unit", "zero"], ["n"], {"num_groups": 1}),
+        ("Mul", ["n", "per_channel"], ["z"], {}),
+    ],
     "a border of zeros": lambda c: [
         ("Pad", ["c1", "borders"], ["wide"], {}),
         ("Slice", ["wide", "starts", "ends", "axes_two_and_three", "steps"], ["some"], {}),
@@ -231,6 +246,10 @@ def network(body: Nodes, channels: int, dtype: type) -> bytes:
         "larger": np.array([1, 1, 2.5, 2], np.float32),
         "smaller": np.array([1, 1, 0.5, 0.75], np.float32),
         "minus": np.array(-0.4, dtype),
+        "places": np.array([2, 1, 0, 1, 2, 3, 4, 5, 4, -3]),
+        "some_channels": np.array([*range(c - 2), 0, 1]),
+        "unit": np.ones(1, dtype),
+        "zero": np.zeros(1, dtype),
         "plus": np.array(0.5, dtype),
     }
     nodes = [*stem(c), *body, *tail("z")]
@@ -243,8 +262,11 @@ def network(body: Nodes, channels: int, dtype: type) -> bytes:
         [helper.make_tensor_value_info(name, kind, None) for name in ("loss", "z")],
         [numpy_helper.from_array(value, name) for name, value in values.items() if name in used],
     )
+    # Version 18 of GroupNormalization has a scale for each group, version 21 one for each channel.
+    versions = [18 if "unit" in inputs else 21 for op, inputs, *_ in body if op == "GroupNormalization"]
+    opset = max(versions, default=17)
     return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8
     ).SerializeToString()
 
 
@@ -275,7 +297,12 @@ def test_float_agrees_with_double(body: str, channels: int) -> None:
         "parts of the batch",
         "mean of all points",
         "gated by its mean",
+        "a border",
         "a border of zeros",
+        "gathered lines, columns and channels",
+        "instance normalization",
+        "group normalization",
+        "group normalization scaled by group",
         "resized",
         "transposed twice",
     ],

@@ -160,6 +160,23 @@ def test_float_accuracy_over_the_range(type: str) -> None:
     assert error.max() < limit, f"{type}: relative error {error.max():.2e} at x = {x[error.argmax()]}"
 
 
+@pytest.mark.parametrize(("type", "formula"), [("Sin", np.sin), ("Cos", np.cos)])
+def test_sine_and_cosine_in_float(type: str, formula: Any) -> None:
+    draws = np.random.default_rng(0).uniform(-1, 1, (6, 20001))
+    quarters = np.arange(-6000, 6000) * (np.pi / 2)  # where one of them is almost zero
+    around_limit = [8191.999, 8192, np.nextafter(np.float32(8192), np.float32(9000)), -8193]
+    x = np.concatenate([(draws.T * [1, 10, 1e3, 1e4, 1e6, 1e30]).ravel(), quarters, around_limit])
+    x = x.astype(np.float32)
+    (found,) = run(Op(type), [x])
+    np.testing.assert_allclose(found, formula(x.astype(np.float64)), rtol=0, atol=1.2e-7)
+    # Large numbers are computed in another way; their neighbors are not.
+    (beside_large,) = run(Op(type), [np.where(np.arange(x.size) % 5 == 0, np.float32(1e9), x)])
+    others = np.arange(x.size) % 5 != 0
+    np.testing.assert_array_equal(beside_large[others], found[others])
+    (at_zero,) = run(Op("Sin"), [np.array([0.0, -0.0, 1e-40, -1e-40], np.float32)])
+    np.testing.assert_array_equal(np.signbit(at_zero), [False, True, False, True])
+
+
 @pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
 def test_integers(dtype: Any) -> None:
     x = np.array([-5, -1, 0, 1, 7, np.iinfo(dtype).max], dtype)
