@@ -20,7 +20,7 @@ BATCH, LENGTH, WIDTH = 3, 5, 8
 class Form:
     """How an exporter writes attention."""
 
-    scale: str = "div"  # div, mul, operands: of the scores or of both operands; none
+    scale: str = "div"  # div, mul, operands: of the scores or of both operands; shape: computed from it; none
     mask: str = ""  # input, learned, both, where, where_inverted, bool
     dropout: bool = False
     guard: bool = False  # rows of NaN become zeros
@@ -103,6 +103,9 @@ class Attention:
         form, factor = self.form, 1 / np.sqrt(self.form.size)
         if form.scale == "operands":
             self.constants["root"] = np.array([np.sqrt(factor)], np.float32)
+        elif form.scale == "shape":
+            self.computed_root(q)
+        if form.scale in ("operands", "shape"):
             q, across = (
                 self.node("Mul", [q, "root"], "q_scaled"),
                 self.node("Mul", ["root", across], "k_scaled"),
@@ -115,6 +118,17 @@ class Attention:
             self.constants["factor"] = np.array(factor, np.float32)
             scores = self.node("Mul", ["factor", scores], "scores_scaled")
         return product, self.masked(scores)
+
+    def computed_root(self, q: str) -> None:
+        """Add the root of the factor, as torch.export writes it: from the size of the heads."""
+        self.constants.update(last=np.array([-1]), unit=np.array(1, np.float32))
+        self.node("Shape", [q], "q_dims")
+        self.node("Gather", ["q_dims", "last"], "q_size")
+        self.node("CastLike", ["q_size", q], "q_size_float")
+        self.node("Sqrt", ["q_size_float"], "q_size_root")
+        self.node("Div", ["unit", "q_size_root"], "q_factor")
+        self.node("CastLike", ["q_factor", q], "q_factor_float")
+        self.node("Sqrt", ["q_factor_float"], "root")
 
     def masked(self, scores: str) -> str:
         mask = self.form.mask
@@ -242,7 +256,8 @@ def train(folder: Any, form: Form, fuse: bool, unseen: bool = False) -> Run:
 
 FORMS = [
     Form(),
-    *[Form(scale=s) for s in ("mul", "operands", "none")],
+    *[Form(scale=s) for s in ("mul", "operands", "shape", "none")],
+    Form(transposes="three", scale="shape", mask="bool"),
     *[Form(mask=m) for m in ("input", "learned", "where", "where_inverted", "bool")],
     Form(mask="bool", guard=True, scale="operands", transposes="two"),
     Form(mask="bool", guard=True, dropout=True),

@@ -237,6 +237,18 @@ def test_where(shapes: tuple[tuple[int, ...], ...]) -> None:
     check_gradient(Op("Where"), [condition, np.asarray(a), np.asarray(b)])
 
 
+@pytest.mark.parametrize("n", [0, 1, 3, 8, 17, 1001])
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.float64, np.int16, np.uint8])
+def test_where_moves_all_bits(dtype: Any, n: int) -> None:
+    random = np.random.default_rng(n)
+    condition = random.random(n) < 0.5
+    a, b = (random.integers(0, 256, (2, n * np.dtype(dtype).itemsize)).astype(np.uint8)).view(dtype)
+    for x, y in ((a, b), (a[:1], b), (a, b[:1]), (a[:1], b[:1])):
+        if n and x.size:
+            (found,) = run(Op("Where"), [condition, x, y])
+            np.testing.assert_array_equal(found.view(np.uint8), np.where(condition, x, y).view(np.uint8))
+
+
 @pytest.mark.parametrize("pair", [p for p in PAIRS if p != "vectors and a rest"])
 def test_div_grad(pair: str) -> None:
     a, b = _operands(pair)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
+import ortrain
 import pytest
 from helpers import Op, check_forward, check_gradient, make_model, run, run_model, uniform
 from onnx import TensorProto, helper
@@ -39,6 +42,30 @@ def test_every_pair(given: Any, to: Any) -> None:
     check_forward(_cast(to), [x], [x.astype(to)])
     check_forward(_cast(to), [x[:0]], [x[:0].astype(to)])
     check_forward(Op("CastLike"), [x, np.zeros(1, to)], [x.astype(to)])
+
+
+def test_a_cast_to_the_type_of_a_value_does_not_read_the_value(tmp_path: Path) -> None:
+    """The session turns CastLike into Cast, also where the shape of the other value is not known."""
+    nodes = [
+        helper.make_node("NonZero", ["other"], ["places"]),
+        helper.make_node("CastLike", ["x", "places"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in ("x", "other")],
+        [helper.make_tensor_value_info("y", TensorProto.INT64, ["n"])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = ortrain.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    session = ortrain.InferenceSession(model.SerializeToString(), options)
+    given = np.array([1.5, -2.5, 3], np.float32)
+    (found,) = session.run(None, {"x": given, "other": given})
+    np.testing.assert_array_equal(found, [1, -2, 3])
+    (node,) = [n for n in onnx.load(tmp_path / "optimized.onnx").graph.node if n.op_type != "NonZero"]
+    assert node.op_type == "Cast"
+    assert list(node.input) == ["x"]
 
 
 def test_every_float16() -> None:

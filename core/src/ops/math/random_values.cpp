@@ -6,57 +6,65 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <numbers>
 #include <optional>
 
 #include "backend/cpu/dropout_random.h"
 #include "op/operator.h"
+#include "runtime/convert.h"
 #include "runtime/random.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
 namespace {
 
-// Pairs of uniform numbers of 53 bits, in [0, 1).
+// Uniform numbers of 53 bits, in [0, 1).
 class Draws {
  public:
   explicit Draws(KernelContext& c) : stream_(c.stream()) {
     if (c.node().has("seed")) fixed_ = std::bit_cast<uint32_t>(c.node().float_or("seed", 0));
   }
-  // Calls f(position, uniform numbers) for the positions from begin to end.
+
+  static constexpr int64_t kMost = 64;  // numbers of a piece
+
+  // Calls f(first, numbers, count) for pieces of n numbers, which f may overwrite. Each piece begins at an
+  // even number.
   template <typename F>
-  void each(const Frame& frame, int64_t begin, int64_t end, F&& f) const {
-    constexpr int64_t kBlock = 32;
-    uint32_t words[4 * kBlock];
-    const auto number = [](uint32_t high, uint32_t low) {
-      return static_cast<double>((uint64_t{high} << 32 | low) >> 11) * 0x1p-53;
-    };
-    for (int64_t first = begin; first < end; first += kBlock) {
-      const int64_t count = std::min(kBlock, end - first);
-      random_words(fixed_ ? *fixed_ : static_cast<uint64_t>(seed()), dropout_counter(stream_, frame.run()),
-                   static_cast<uint64_t>(first), count, words);
-      for (int64_t i = 0; i < count; ++i) {
-        const uint32_t* w = words + 4 * i;
-        f(first + i, std::array{number(w[0], w[1]), number(w[2], w[3])});
+  void pieces(const Frame& frame, int64_t n, int64_t cost, F&& f) const {
+    parallel_for((n + 1) / 2, 2 * cost, [&](int64_t begin, int64_t end) {
+      double numbers[kMost];
+      for (int64_t pair = begin; pair < end; pair += kPairs) {
+        const int64_t count = std::min(kPairs, end - pair);
+        fill(frame, pair, count, numbers);
+        f(2 * pair, numbers, std::min(2 * count, n - 2 * pair));
       }
-    }
+    });
   }
 
  private:
+  static constexpr int64_t kPairs = kMost / 2;
+
+  void fill(const Frame& frame, int64_t pair, int64_t count, double* numbers) const {
+    uint32_t words[4 * kPairs];
+    random_words(fixed_ ? *fixed_ : static_cast<uint64_t>(seed()), dropout_counter(stream_, frame.run()),
+                 static_cast<uint64_t>(pair), count, words);
+    for (int64_t i = 0; i < 2 * count; ++i)
+      numbers[i] = static_cast<double>((uint64_t{words[2 * i]} << 32 | words[2 * i + 1]) >> 11) * 0x1p-53;
+  }
+
   uint64_t stream_;
   std::optional<uint64_t> fixed_;
 };
 
 constexpr int64_t kCost = 30;  // of one value, in additions
 
-// Calls f(element, uniform number) for n elements.
-template <typename F>
-void for_uniform(const Draws& draws, const Frame& frame, int64_t n, F&& f) {
-  parallel_for((n + 1) / 2, 2 * kCost, [&](int64_t begin, int64_t end) {
-    draws.each(frame, begin, end, [&](int64_t i, const std::array<double, 2>& u) {
-      f(2 * i, u[0]);
-      if (2 * i + 1 < n) f(2 * i + 1, u[1]);
-    });
+// Writes numbers as elements of an integer or float type of four or eight bytes, from element `first` on.
+void write_numbers(DType dtype, const double* numbers, int64_t count, std::byte* to, int64_t first) {
+  visit_types<float, double, int32_t, int64_t>(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    std::transform(numbers, numbers + count, reinterpret_cast<T*>(to) + first,
+                   [](double number) { return static_cast<T>(number); });
   });
 }
 
@@ -88,28 +96,21 @@ Kernel kernel(KernelContext& c) {
       static_cast<double>(normal ? c.node().float_or("scale", 1) : c.node().float_or("high", 1));
   const Draws draws(c);
   const Slot y = c.out(0);
-  const int64_t n = c.out_size(0);
-  Kernel kernel;
-  visit_floating(c.out_dtype(0), [&](auto zero) {
-    using T = decltype(zero);
-    kernel = [=](const Frame& f) {
-      T* to = f.at<T>(y);
-      if (!normal) {
-        for_uniform(draws, f, n,
-                    [&](int64_t i, double u) { to[i] = static_cast<T>(first + (second - first) * u); });
-        return;
+  return [=, n = c.out_size(0), type = c.out_dtype(0)](const Frame& f) {
+    draws.pieces(f, n, normal ? 2 * kCost : kCost, [&](int64_t at, double* u, int64_t count) {
+      for (int64_t i = 0; i < count; i += normal ? 2 : 1) {
+        if constexpr (normal) {
+          const double radius = second * std::sqrt(-2 * std::log1p(-u[i])),
+                       angle = 2 * std::numbers::pi * u[i + 1];
+          u[i] = first + radius * std::cos(angle);
+          u[i + 1] = first + radius * std::sin(angle);
+        } else {
+          u[i] = first + (second - first) * u[i];
+        }
       }
-      parallel_for((n + 1) / 2, 4 * kCost, [&](int64_t begin, int64_t end) {
-        draws.each(f, begin, end, [&](int64_t i, const std::array<double, 2>& u) {
-          const double radius = second * std::sqrt(-2 * std::log1p(-u[0])),
-                       angle = 2 * std::numbers::pi * u[1];
-          to[2 * i] = static_cast<T>(first + radius * std::cos(angle));
-          if (2 * i + 1 < n) to[2 * i + 1] = static_cast<T>(first + radius * std::sin(angle));
-        });
-      });
-    };
-  });
-  return kernel;
+      write_numbers(type, u, count, f.at<std::byte>(y), at);
+    });
+  };
 }
 
 // Bernoulli: 1 with the probability in the input.
@@ -123,22 +124,20 @@ void bernoulli_shape(ShapeContext& c) {
 
 Kernel bernoulli_kernel(KernelContext& c) {
   const Draws draws(c);
-  const Slot x = c.in(0), y = c.out(0);
-  const int64_t n = c.out_size(0);
-  Kernel kernel;
-  visit_floating(c.dtype(0), [&](auto from) {
-    visit_numeric_or_bool(c.out_dtype(0), [&](auto to) {
-      using From = decltype(from);
-      using To = decltype(to);
-      kernel = [=](const Frame& f) {
-        const From* p = f.at<From>(x);
-        for_uniform(draws, f, n, [&](int64_t i, double u) {
-          f.at<To>(y)[i] = static_cast<To>(u < static_cast<double>(p[i]));
-        });
-      };
+  const Slot x = c.in(0), y = c.out(0), one = c.fixed(Tensor::scalar(c.out_dtype(0), 1.0));
+  return [=, n = c.out_size(0), from = c.dtype(0), width = size_of(c.out_dtype(0))](const Frame& f) {
+    draws.pieces(f, n, kCost, [&](int64_t at, const double* u, int64_t count) {
+      double p[Draws::kMost];
+      read_numbers(from, f.at<std::byte>(x), at, at + count, p);
+      for (int64_t i = 0; i < count; ++i) {
+        std::byte* to = f.at<std::byte>(y) + static_cast<size_t>(at + i) * width;
+        if (u[i] < p[i])
+          std::memcpy(to, f.at<std::byte>(one), width);
+        else
+          std::memset(to, 0, width);
+      }
     });
-  });
-  return kernel;
+  };
 }
 
 // Multinomial: for each row of unnormalized log-probabilities, `sample_size` drawn columns.
@@ -161,31 +160,24 @@ Kernel multinomial_kernel(KernelContext& c) {
   const Slot x = c.in(0), y = c.out(0);
   const int64_t rows = c.shape(0)[0], classes = c.shape(0)[1], samples = c.out_shape(0)[1];
   const Slot sums = c.scratch(static_cast<size_t>(rows * classes) * sizeof(double));
-  Kernel kernel;
-  visit_floating(c.dtype(0), [&](auto from) {
-    visit_types<int32_t, int64_t>(c.out_dtype(0), [&](auto to) {
-      using From = decltype(from);
-      using To = decltype(to);
-      kernel = [=](const Frame& f) {
-        double* all = f.at<double>(sums);
-        for (int64_t row = 0; row < rows; ++row) {
-          const From* logits = f.at<From>(x) + row * classes;
-          double* running = all + row * classes;
-          const double top = static_cast<double>(*std::max_element(logits, logits + classes));
-          double sum = 0;
-          for (int64_t k = 0; k < classes; ++k)
-            running[k] = sum += std::exp(static_cast<double>(logits[k]) - top);
-        }
-        for_uniform(draws, f, rows * samples, [&](int64_t i, double u) {
-          const double *begin = all + i / samples * classes, *end = begin + classes;
-          // The first class whose running sum exceeds the uniform number.
-          const int64_t found = std::upper_bound(begin, end, u * end[-1]) - begin;
-          f.at<To>(y)[i] = static_cast<To>(std::min(found, classes - 1));
-        });
-      };
+  return [=, from = c.dtype(0), to = c.out_dtype(0)](const Frame& f) {
+    double* all = f.at<double>(sums);
+    for (double* running = all; running < all + rows * classes; running += classes) {
+      read_numbers(from, f.at<std::byte>(x), running - all, running - all + classes, running);
+      const double top = *std::max_element(running, running + classes);
+      double sum = 0;
+      for (int64_t k = 0; k < classes; ++k) running[k] = sum += std::exp(running[k] - top);
+    }
+    draws.pieces(f, rows * samples, kCost, [&](int64_t at, double* u, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) {
+        const double *begin = all + (at + i) / samples * classes, *end = begin + classes;
+        // The first class whose running sum exceeds the uniform number.
+        const int64_t found = std::upper_bound(begin, end, u[i] * end[-1]) - begin;
+        u[i] = static_cast<double>(std::min(found, classes - 1));
+      }
+      write_numbers(to, u, count, f.at<std::byte>(y), at);
     });
-  });
-  return kernel;
+  };
 }
 
 template <ShapeFrom From>

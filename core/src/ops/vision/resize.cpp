@@ -522,11 +522,10 @@ Kernel kernel(KernelContext& c, Form form) {
   if (floating) return kernel;
   // Mode nearest only copies elements of any type.
   if (s.mode != Mode::kNearest || s.coordinates == Coordinates::kTfCropAndResize) c.reject_dtype(0);
-  visit_width(c, 0, [&](auto zero) {
-    const Slot x = c.in(0);
-    kernel = run_passes<decltype(zero)>(c, s, false, x, c.out(0));
-  });
-  return kernel;
+  const auto bytes = static_cast<int64_t>(width_of(c, 0));
+  s.axes.push_back({.input = bytes, .output = bytes, .identity = true});  // the bytes of an element
+  const Slot x = c.in(0);
+  return run_passes<uint8_t>(c, s, false, x, c.out(0));
 }
 
 // ResizeGrad(dY, X, roi, scales, sizes), UpsampleGrad(dY, X, scales): of X only the shape counts.
