@@ -6,7 +6,8 @@
 //     ORTRAIN_DECOMPOSITION("BiasAdd", "X, bias, skip -> Y", decompose);
 //
 // An operator may have both a kernel and a decomposition (LRNGrad). The kernel runs it; it is decomposed only
-// when a gradient is built, so its gradient follows from the gradients of its parts.
+// when a gradient is built, so its gradient follows from the gradients of its parts. With the trait
+// decomposed_to_run, it is decomposed before a run too (CastLike).
 #pragma once
 
 #include <string>

@@ -235,14 +235,14 @@ void group_statistics(const NormalizedGroups& g, const float* image, float* mean
   channel_statistics(image_of(g), image, mean, variance, scratch);
   const double share = 1 / static_cast<double>(g.channels);
   for (int64_t group = 0; group < g.groups; ++group, mean += g.channels, variance += g.channels) {
-    double center = 0, spread = 0;
+    double center = 0, square = 0;
     for (int64_t k = 0; k < g.channels; ++k) center += static_cast<double>(mean[k]) * share;
     for (int64_t k = 0; k < g.channels; ++k) {
       const double off = static_cast<double>(mean[k]) - center;
-      spread += (static_cast<double>(variance[k]) + off * off) * share;
+      square += (static_cast<double>(variance[k]) + off * off) * share;
     }
     std::fill(mean, mean + g.channels, static_cast<float>(center));
-    std::fill(variance, variance + g.channels, static_cast<float>(spread));
+    std::fill(variance, variance + g.channels, static_cast<float>(square));
   }
 }
 
