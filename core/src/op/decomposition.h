@@ -7,7 +7,7 @@
 //
 // An operator may have both a kernel and a decomposition (LRNGrad). The kernel runs it; it is decomposed only
 // when a gradient is built, so its gradient follows from the gradients of its parts. With the trait
-// decomposed_to_run, it is decomposed before a run too (CastLike).
+// decomposed_to_run, it is decomposed before a run instead (CastLike).
 #pragma once
 
 #include <string>

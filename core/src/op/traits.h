@@ -51,7 +51,7 @@ struct Traits {
   int64_t since = 1;
   // Differs from run to run, or has a side effect: never folded, never merged with an equal node.
   bool impure = false;
-  // Decomposed before a run too, where that is possible, although a kernel can run it.
+  // Decomposed before a run, where that is possible, although a kernel can run it; not in training models.
   bool decomposed_to_run = false;
   // Bit i is set if a kernel may write to its input i, which is model state.
   uint32_t updates = 0;

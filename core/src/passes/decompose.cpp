@@ -27,8 +27,8 @@ Writer writer_of(const Node& node, DecomposeFor purpose) {
     if (form && (!form->replaces || form->replaces(node))) return form->write;
     return is_of_onnx(*op) ? nullptr : op->rules.decompose;
   }
-  const bool decomposed =
-      purpose == DecomposeFor::kGradient || op->traits.decomposed_to_run || !has_kernel(*op);
+  const bool for_gradient = purpose == DecomposeFor::kGradient;
+  const bool decomposed = !has_kernel(*op) || for_gradient != op->traits.decomposed_to_run;
   return decomposed ? op->rules.decompose : nullptr;
 }
 

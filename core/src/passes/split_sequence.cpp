@@ -76,11 +76,19 @@ bool split_sequence(Model& model) {
       reads.emplace_back(&read, *position);
     }
     if (sizes.empty() || reads.empty() || reads.size() < readers[node.outputs[0]].size()) continue;
+    // The first node that reads a piece disappears, so that the piece keeps its name.
     const std::string sequence = node.outputs[0];
-    std::vector<std::string> pieces;
-    for (size_t i = 0; i < sizes.size(); ++i) pieces.push_back(graph.unique_name(concat(sequence, "_", i)));
-    for (const auto& [read, position] : reads)
-      *read = {"", "Identity", read->name, {pieces[position]}, read->outputs, {}};
+    std::vector<std::string> pieces(sizes.size());
+    for (const auto& [read, position] : reads) {
+      if (pieces[position].empty()) {
+        pieces[position] = read->outputs[0];
+        read->outputs.clear();
+      } else {
+        *read = {"", "Identity", read->name, {pieces[position]}, read->outputs, {}};
+      }
+    }
+    for (size_t i = 0; i < sizes.size(); ++i)
+      if (pieces[i].empty()) pieces[i] = graph.unique_name(concat(sequence, "_", i));
     node.op_type = "Split";
     node.inputs.resize(1);
     node.outputs = std::move(pieces);
@@ -95,6 +103,7 @@ bool split_sequence(Model& model) {
     graph.value_info.erase(sequence);
     changed = true;
   }
+  std::erase_if(graph.nodes, [](const Node& node) { return node.outputs.empty(); });
   return changed;
 }
 

@@ -230,3 +230,16 @@ def test_what_cannot_be_resized_is_rejected() -> None:
         CONSTANTS,
     )
     check_rejected(Op(op, {"mode": "linear"}), scaled(x.astype(np.int32), 1, 1, 2, 2), "int32", CONSTANTS)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32, np.int64])
+def test_all_bits_of_integers_are_kept(dtype: Any) -> None:
+    x = np.random.default_rng(0).integers(0, 256, 60 * np.dtype(dtype).itemsize).astype(np.uint8)
+    x[3::4] = 0x7F  # as floats, many of them would be NaN
+    x = x.view(dtype).reshape(1, 3, 4, 5)
+    expected = x.repeat(2, axis=2).repeat(3, axis=3)
+    scales = np.array([1, 1, 2, 3], np.float32)
+    op = Op(
+        "Resize", {"mode": "nearest", "nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"}
+    )
+    check_forward(op, [x, None, scales], [expected])

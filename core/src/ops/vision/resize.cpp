@@ -522,10 +522,14 @@ Kernel kernel(KernelContext& c, Form form) {
   if (floating) return kernel;
   // Mode nearest only copies elements of any type.
   if (s.mode != Mode::kNearest || s.coordinates == Coordinates::kTfCropAndResize) c.reject_dtype(0);
-  const auto bytes = static_cast<int64_t>(width_of(c, 0));
+  const Slot x = c.in(0), y = c.out(0);
+  // A copy keeps all bits, also those of integers that are copied as floats of the same size.
+  const size_t width = width_of(c, 0);
+  if (width == sizeof(float)) return run_passes<float>(c, s, false, x, y);
+  if (width == sizeof(double)) return run_passes<double>(c, s, false, x, y);
+  const auto bytes = static_cast<int64_t>(width);
   s.axes.push_back({.input = bytes, .output = bytes, .identity = true});  // the bytes of an element
-  const Slot x = c.in(0);
-  return run_passes<uint8_t>(c, s, false, x, c.out(0));
+  return run_passes<uint8_t>(c, s, false, x, y);
 }
 
 // ResizeGrad(dY, X, roi, scales, sizes), UpsampleGrad(dY, X, scales): of X only the shape counts.
