@@ -35,21 +35,20 @@ constexpr Pass kArtifactPasses[] = {
     // not overlap.
     {"fuse_layer_normalization", making_artifacts(fuse_layer_normalization)},
     {"fuse_gelu", making_artifacts(fuse_gelu)},
-    {"fuse_group_normalization", making_artifacts(fuse_group_normalization)},
     // After the fusions: a normalization in one node treats positions independently; its separate steps do
     // not.
     {"hoist_selection", making_artifacts(hoist_selection), PassLevel::kExtended, "select_early"},
 };
 
 constexpr Pass kSessionPasses[] = {
-    // Before remove_identity, which removes the nodes that read the pieces.
-    {"split_sequence", needing({"SplitToSequence"}, split_sequence)},
     // Later patterns then need not look through nodes that only rename values.
     {"remove_identity", remove_identity, PassLevel::kBasic},
     // Before attention and products become nodes that this pass does not look through.
     {"hoist_selection", needing({"Gather", "Slice"}, hoist_selection), PassLevel::kExtended, "select_early"},
     // Patterns require values with a single reader, which duplicate nodes would hide.
     {"common_subexpression_elimination", common_subexpression_elimination, PassLevel::kBasic, "merge_twins"},
+    // Before passes that look for operations on the pieces.
+    {"split_sequence", needing({"SplitToSequence"}, split_sequence)},
     // Weights that a loop carries are constants of its body from here on.
     {"hoist_invariants", needing({"Loop"}, hoist_invariants), PassLevel::kBasic},
     // Before convolutions and products are fused with anything else.
@@ -77,8 +76,9 @@ constexpr Pass kSessionPasses[] = {
     {"pool_activation_gradients", needing({"MaxPoolGrad"}, pool_activation_gradients)},
     // Before fuse_product: this brings an addend after a transposition next to its product.
     {"fold_transpose", needing({"Transpose"}, fold_transpose)},
-    // Models whose artifacts were not made here still have the separate steps.
+    // Models whose artifacts were not made here still have the separate steps of Gelu.
     {"fuse_gelu", needing({"Erf", "Tanh"}, fuse_gelu)},
+    // Before products and convolutions are fused with the nodes around them.
     {"fuse_group_normalization", needing({"InstanceNormalization"}, fuse_group_normalization)},
     // Once a convolution has its bias, the node after the addition can be fused with it.
     {"fuse_conv_bias", needing({"Conv"}, fuse_conv_bias)},

@@ -16,6 +16,8 @@ namespace {
 
 bool is_integer(DType dtype) { return dtype == DType::kInt64 || dtype == DType::kInt32; }
 
+constexpr int64_t kMostPieces = 4096;  // sequences of more pieces stay: their number may be beyond memory
+
 // The sizes of the pieces along the axis; empty if they are not known.
 std::vector<int64_t> sizes_of(const Node& node, const ValueTypes& types) {
   const Tensor* split = node.has_input(1) ? types.known(node.inputs[1]) : nullptr;
@@ -30,6 +32,7 @@ std::vector<int64_t> sizes_of(const Node& node, const ValueTypes& types) {
   for (const double size : split->to_double()) sizes.push_back(static_cast<int64_t>(size));
   if (split->shape().empty() && sizes[0] > 0) {
     const int64_t size = sizes[0], last = dim.value % size;
+    if (dim.value / size > kMostPieces) return {};
     sizes.assign(static_cast<size_t>(dim.value / size), size);
     if (last > 0) sizes.push_back(last);
   }
