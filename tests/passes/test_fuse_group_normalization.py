@@ -98,6 +98,36 @@ def test_a_normalization_that_is_read_twice_stays(tmp_path: Path) -> None:
     assert "GroupNormalization" not in [n.op_type for n in onnx.load(tmp_path / "optimized.onnx").graph.node]
 
 
+def test_two_normalizations_may_share_a_reshape(tmp_path: Path) -> None:
+    """With a group for each channel, the second Reshape of one is the first of the other."""
+    steps = [
+        ("Reshape", ["x", "parts"], "grouped"),
+        ("InstanceNormalization", ["grouped", "ones", "zeros"], "normal"),
+        ("Reshape", ["normal", "parts"], "between"),
+        ("InstanceNormalization", ["between", "zeros", "ones"], "normal_again"),
+        ("Reshape", ["normal_again", "parts"], "y"),
+    ]
+    graph = helper.make_graph(
+        [helper.make_node(kind, names, [made]) for kind, names, made in steps],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 6, 20])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 6, 20])],
+        [
+            numpy_helper.from_array(np.array([0, 6, 20]), "parts"),
+            numpy_helper.from_array(np.ones(6, np.float32), "ones"),
+            numpy_helper.from_array(np.linspace(-1, 1, 6).astype(np.float32), "zeros"),
+        ],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    given = {"x": X.reshape(3, 6, 20)}
+    results = []
+    for disabled in ("0", "1"):
+        options = ortrain.SessionOptions()
+        options.add_session_config_entry("ortrain.disable_pass.fuse_group_normalization", disabled)
+        results.append(ortrain.InferenceSession(made.SerializeToString(), options).run(None, given)[0])
+    np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-6)
+
+
 def test_training_has_the_gradients(tmp_path: Path) -> None:
     losses = []
     for name, disabled in (("fused", []), ("separate", ["fuse_group_normalization"])):

@@ -96,6 +96,8 @@ bool fuse_group_normalization(Model& model) {
   std::unordered_set<std::string> replaced;                 // results of the Reshapes
   std::unordered_map<std::string, std::string> same_shape;  // for values that disappear
   for (auto& [n, node] : found) {
+    // Its operand may be the result that another one no longer has.
+    if (same_shape.contains(node.inputs[0]) || same_shape.contains(node.inputs[1])) continue;
     Node& before = graph.nodes[n];
     const bool backward = before.op_type != "InstanceNormalization";
     same_shape[before.outputs[0]] = before.inputs[backward ? 1 : 0];
