@@ -114,9 +114,11 @@ bool fuse_gelu(Model& model) {
   }
   for (const auto& [n, gelu] : found) {
     Node& last = graph.nodes[n];
-    const std::string op_type(gelu.op_type);
-    last = {kMicrosoft, op_type,      last.name.empty() ? "" : concat(last.name, "/", op_type),
-            {gelu.x},   last.outputs, {}};
+    last.domain = kMicrosoft;
+    last.op_type = gelu.op_type;
+    if (!last.name.empty()) last.name += concat("/", gelu.op_type);
+    last.inputs = {gelu.x};
+    last.attributes.clear();
   }
   if (found.empty()) return false;
   model.opsets.emplace(kMicrosoft, 1);

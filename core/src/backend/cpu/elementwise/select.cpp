@@ -16,12 +16,16 @@ void Select(const bool* which, const uint32_t* a, int64_t step_a, const uint32_t
   const hn::Rebind<uint8_t, decltype(d)> bytes;
   const auto one_a = hn::Set(d, *a), one_b = hn::Set(d, *b);
   const auto* truth = reinterpret_cast<const uint8_t*>(which);
-  ForVectors<uint32_t>(n, [&](int64_t i, int64_t count) HWY_ATTR {
-    const auto mask = hn::Ne(hn::PromoteTo(d, LoadUpTo(bytes, truth + i, count)), hn::Zero(d));
-    const auto u = step_a ? LoadUpTo(d, a + i, count) : one_a;
-    const auto v = step_b ? LoadUpTo(d, b + i, count) : one_b;
-    StoreUpTo(hn::IfThenElse(mask, u, v), d, y + i, count);
-  });
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto mask = hn::Ne(hn::PromoteTo(d, hn::LoadU(bytes, truth + i)), hn::Zero(d));
+    const auto u = step_a ? hn::LoadU(d, a + i) : one_a;
+    const auto v = step_b ? hn::LoadU(d, b + i) : one_b;
+    hn::StoreU(hn::IfThenElse(mask, u, v), d, y + i);
+  }
+  // Masked loads of bytes read whole vectors on some processors, beyond the end.
+  for (; i < n; ++i) y[i] = which[i] ? a[i * step_a] : b[i * step_b];
 }
 
 SelectWords FindSelect() { return Select; }
